@@ -1,0 +1,416 @@
+//! A set of page frames, compressed by chunks of 32768 so that memory follows the number of runs, not the amount of RAM.
+
+use crate::Pfn;
+
+/// log2 of the pages in a chunk. 32768 pages of 4 KiB are 128 MiB, one memory section of x86-64, whose struct pages fill 2 MiB.
+pub const CHUNK_SHIFT: u32 = 15;
+/// Pages in a chunk.
+pub const CHUNK_PAGES: u64 = 1 << CHUNK_SHIFT;
+const WORDS: usize = (CHUNK_PAGES / 64) as usize;
+/// Above this many runs the bitmap is smaller than the run list (4 bytes a run).
+const MAX_RUNS: usize = WORDS * 8 / 4;
+
+/// One bit a page of a chunk, LSB first: bit `i` of word `w` is page `64 * w + i` of the chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkBits(pub Box<[u64; WORDS]>);
+
+impl Default for ChunkBits {
+    fn default() -> Self {
+        Self(Box::new([0; WORDS]))
+    }
+}
+
+impl ChunkBits {
+    /// Clears every bit.
+    pub fn clear(&mut self) {
+        self.0.fill(0);
+    }
+
+    /// Sets every bit.
+    pub fn fill(&mut self) {
+        self.0.fill(u64::MAX);
+    }
+
+    /// Sets the bits `start..end` of the chunk (clipped to it).
+    pub fn set(&mut self, start: u64, end: u64) {
+        self.edit(start, end, |word, mask| *word |= mask);
+    }
+
+    /// Clears the bits `start..end` of the chunk (clipped to it).
+    pub fn unset(&mut self, start: u64, end: u64) {
+        self.edit(start, end, |word, mask| *word &= !mask);
+    }
+
+    /// Whether bit `index` is set; false outside the chunk.
+    #[must_use]
+    pub fn get(&self, index: u64) -> bool {
+        self.0.get((index / 64) as usize).is_some_and(|w| w >> (index % 64) & 1 == 1)
+    }
+
+    /// Number of set bits.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|w| u64::from(w.count_ones())).sum()
+    }
+
+    /// The runs of set bits, as `start..end` within the chunk.
+    pub fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        BitRuns { words: &self.0[..], at: 0 }
+    }
+
+    fn edit(&mut self, start: u64, end: u64, apply: impl Fn(&mut u64, u64)) {
+        let end = end.min(CHUNK_PAGES);
+        let mut at = start;
+        while at < end {
+            let bit = at % 64;
+            let n = (64 - bit).min(end - at);
+            let mask = (u64::MAX >> (64 - n)) << bit;
+            if let Some(word) = self.0.get_mut((at / 64) as usize) {
+                apply(word, mask);
+            }
+            at += n;
+        }
+    }
+}
+
+struct BitRuns<'a> {
+    words: &'a [u64],
+    at: u64,
+}
+
+impl BitRuns<'_> {
+    /// The first position from `at` on whose bit equals `set`, or the end of the chunk.
+    fn next_position(&self, at: u64, set: bool) -> u64 {
+        let mut at = at;
+        while at < CHUNK_PAGES {
+            let word = self.words.get((at / 64) as usize).copied().unwrap_or(0);
+            let rest = (if set { word } else { !word }) >> (at % 64);
+            if rest != 0 {
+                return at + u64::from(rest.trailing_zeros());
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        CHUNK_PAGES
+    }
+}
+
+impl Iterator for BitRuns<'_> {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let start = self.next_position(self.at, true);
+        if start >= CHUNK_PAGES {
+            return None;
+        }
+        self.at = self.next_position(start, false);
+        Some((start, self.at))
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Body {
+    /// All pages of `count` chunks.
+    Full,
+    /// Runs of one chunk as (first, last) page, both inclusive so that they fit 16 bits.
+    Runs(Box<[(u16, u16)]>),
+    Bits(ChunkBits),
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    /// Number of the first chunk.
+    chunk: u64,
+    /// Number of chunks; more than one only for `Full`.
+    count: u64,
+    /// Pages of the set before this entry.
+    before: u64,
+    body: Body,
+}
+
+/// A set of page frames, built once in ascending order, then only read.
+#[derive(Clone, Debug, Default)]
+pub struct PageSet {
+    entries: Vec<Entry>,
+    len: u64,
+}
+
+impl PageSet {
+    /// The set of the given ranges `start..end`, which may come in any order and overlap.
+    #[must_use]
+    pub fn from_ranges(ranges: impl IntoIterator<Item = (Pfn, Pfn)>) -> Self {
+        let mut ranges: Vec<(u64, u64)> = ranges.into_iter().map(|(s, e)| (s.0, e.0)).filter(|(s, e)| s < e).collect();
+        ranges.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+        for (start, end) in ranges {
+            match merged.last_mut() {
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => merged.push((start, end)),
+            }
+        }
+        let mut builder = PageSetBuilder::default();
+        let mut bits = ChunkBits::default();
+        let mut open = None;
+        for (mut start, end) in merged {
+            while start < end {
+                let chunk = start >> CHUNK_SHIFT;
+                if open != Some(chunk) {
+                    if let Some(done) = open.replace(chunk) {
+                        builder.push(done, &bits);
+                        bits.clear();
+                    }
+                    let whole = (end - start) >> CHUNK_SHIFT;
+                    if start & (CHUNK_PAGES - 1) == 0 && whole > 0 {
+                        open = None;
+                        builder.push_full(chunk, whole);
+                        start += whole << CHUNK_SHIFT;
+                        continue;
+                    }
+                }
+                let stop = end.min((chunk + 1) << CHUNK_SHIFT);
+                bits.set(start & (CHUNK_PAGES - 1), stop - (chunk << CHUNK_SHIFT));
+                start = stop;
+            }
+        }
+        if let Some(done) = open {
+            builder.push(done, &bits);
+        }
+        builder.finish()
+    }
+
+    /// Number of pages in the set.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether no page is in the set.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// One more than the highest page of the set; 0 when it is empty.
+    #[must_use]
+    pub fn end(&self) -> Pfn {
+        self.runs(Pfn(self.entries.last().map_or(0, |e| (e.chunk + e.count - 1) << CHUNK_SHIFT)), Pfn(u64::MAX))
+            .last()
+            .map_or(Pfn(0), |(_, end)| end)
+    }
+
+    /// Whether `pfn` is in the set.
+    #[must_use]
+    pub fn contains(&self, pfn: Pfn) -> bool {
+        let inside = pfn.0 & (CHUNK_PAGES - 1);
+        self.entry(pfn.0 >> CHUNK_SHIFT).is_some_and(|e| match &e.body {
+            Body::Full => true,
+            Body::Runs(runs) => {
+                let i = runs.partition_point(|r| u64::from(r.1) < inside);
+                runs.get(i).is_some_and(|r| u64::from(r.0) <= inside)
+            }
+            Body::Bits(bits) => bits.get(inside),
+        })
+    }
+
+    /// Number of pages of the set below `pfn`: the index of its page descriptor.
+    #[must_use]
+    pub fn rank(&self, pfn: Pfn) -> u64 {
+        let chunk = pfn.0 >> CHUNK_SHIFT;
+        let inside = pfn.0 & (CHUNK_PAGES - 1);
+        let i = self.entries.partition_point(|e| e.chunk + e.count <= chunk);
+        let Some(e) = self.entries.get(i) else { return self.len };
+        if chunk < e.chunk {
+            return e.before;
+        }
+        e.before
+            + match &e.body {
+                Body::Full => pfn.0 - (e.chunk << CHUNK_SHIFT),
+                Body::Runs(runs) => {
+                    runs.iter().take_while(|r| u64::from(r.0) < inside).map(|r| (u64::from(r.1) + 1).min(inside) - u64::from(r.0)).sum()
+                }
+                Body::Bits(bits) => {
+                    let whole = (inside / 64) as usize;
+                    let head: u64 = bits.0.iter().take(whole).map(|w| u64::from(w.count_ones())).sum();
+                    let mask = (1u64 << (inside % 64)) - 1;
+                    head + bits.0.get(whole).map_or(0, |w| u64::from((w & mask).count_ones()))
+                }
+            }
+    }
+
+    /// The maximal runs `start..end` of the set within `from..to`, ascending. Runs that touch across chunks come as one.
+    pub fn runs(&self, from: Pfn, to: Pfn) -> impl Iterator<Item = (Pfn, Pfn)> + '_ {
+        let first = self.entries.partition_point(|e| e.chunk + e.count <= from.0 >> CHUNK_SHIFT);
+        let mut pieces = self
+            .entries
+            .get(first..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(move |e| e.chunk << CHUNK_SHIFT < to.0)
+            .flat_map(Entry::runs)
+            .map(move |(s, e)| (s.max(from.0), e.min(to.0)))
+            .filter(|(s, e)| s < e)
+            .peekable();
+        std::iter::from_fn(move || {
+            let (start, mut end) = pieces.next()?;
+            while let Some((_, e)) = pieces.next_if(|p| p.0 == end) {
+                end = e;
+            }
+            Some((Pfn(start), Pfn(end)))
+        })
+    }
+
+    /// All runs of the set.
+    pub fn all_runs(&self) -> impl Iterator<Item = (Pfn, Pfn)> + '_ {
+        self.runs(Pfn(0), Pfn(u64::MAX))
+    }
+
+    /// Numbers of the chunks that hold at least one page, ascending.
+    pub fn chunks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.entries.iter().flat_map(|e| e.chunk..e.chunk + e.count)
+    }
+
+    /// Writes the bits of chunk number `chunk` over `bits`.
+    pub fn copy_chunk(&self, chunk: u64, bits: &mut ChunkBits) {
+        match self.entry(chunk).map(|e| &e.body) {
+            None => bits.clear(),
+            Some(Body::Full) => bits.fill(),
+            Some(Body::Bits(b)) => bits.0.copy_from_slice(&b.0[..]),
+            Some(Body::Runs(runs)) => {
+                bits.clear();
+                for r in runs {
+                    bits.set(u64::from(r.0), u64::from(r.1) + 1);
+                }
+            }
+        }
+    }
+
+    /// Memory the set occupies, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let bodies: usize = self
+            .entries
+            .iter()
+            .map(|e| match &e.body {
+                Body::Full => 0,
+                Body::Runs(r) => size_of_val(&**r),
+                Body::Bits(_) => WORDS * 8,
+            })
+            .sum();
+        bodies + self.entries.capacity() * size_of::<Entry>()
+    }
+
+    fn entry(&self, chunk: u64) -> Option<&Entry> {
+        let i = self.entries.partition_point(|e| e.chunk + e.count <= chunk);
+        self.entries.get(i).filter(|e| e.chunk <= chunk)
+    }
+}
+
+impl Entry {
+    fn runs(&self) -> Box<dyn Iterator<Item = (u64, u64)> + '_> {
+        let base = self.chunk << CHUNK_SHIFT;
+        match &self.body {
+            Body::Full => Box::new(std::iter::once((base, base + (self.count << CHUNK_SHIFT)))),
+            Body::Runs(runs) => Box::new(runs.iter().map(move |r| (base + u64::from(r.0), base + u64::from(r.1) + 1))),
+            Body::Bits(bits) => Box::new(bits.runs().map(move |(s, e)| (base + s, base + e))),
+        }
+    }
+}
+
+/// Builds a [`PageSet`] from chunks in ascending order.
+#[derive(Debug, Default)]
+pub struct PageSetBuilder {
+    set: PageSet,
+}
+
+impl PageSetBuilder {
+    /// Adds the pages of chunk number `chunk`, which must be above all chunks added before (others are ignored).
+    pub fn push(&mut self, chunk: u64, bits: &ChunkBits) {
+        let count = bits.count();
+        if count == 0 {
+            return;
+        }
+        if count == CHUNK_PAGES {
+            return self.push_full(chunk, 1);
+        }
+        let runs: Vec<(u16, u16)> = bits.runs().take(MAX_RUNS + 1).map(|(s, e)| (s as u16, (e - 1) as u16)).collect();
+        let body = if runs.len() > MAX_RUNS { Body::Bits(bits.clone()) } else { Body::Runs(runs.into_boxed_slice()) };
+        self.add(chunk, 1, body, count);
+    }
+
+    /// Adds all pages of the chunks `chunk..chunk + count`.
+    pub fn push_full(&mut self, chunk: u64, count: u64) {
+        if let Some(last) = self.set.entries.last_mut()
+            && matches!(last.body, Body::Full)
+            && last.chunk + last.count == chunk
+        {
+            last.count += count;
+            self.set.len += count << CHUNK_SHIFT;
+        } else {
+            self.add(chunk, count, Body::Full, count << CHUNK_SHIFT);
+        }
+    }
+
+    /// The finished set.
+    #[must_use]
+    pub fn finish(mut self) -> PageSet {
+        self.set.entries.shrink_to_fit();
+        self.set
+    }
+
+    fn add(&mut self, chunk: u64, count: u64, body: Body, pages: u64) {
+        debug_assert!(self.set.entries.last().is_none_or(|e| e.chunk + e.count <= chunk), "chunks must ascend");
+        self.set.entries.push(Entry { chunk, count, before: self.set.len, body });
+        self.set.len += pages;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn naive(ranges: &[(u64, u64)]) -> BTreeSet<u64> {
+        ranges.iter().flat_map(|&(s, e)| s..e).collect()
+    }
+
+    fn set_of(ranges: &[(u64, u64)]) -> PageSet {
+        PageSet::from_ranges(ranges.iter().map(|&(s, e)| (Pfn(s), Pfn(e))))
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_plain_set(
+            ranges in proptest::collection::vec((0u64..200_000, 0u64..70_000).prop_map(|(s, n)| (s, s + n)), 0..12),
+            small in proptest::collection::vec((0u64..40_000, 1u64..3).prop_map(|(s, n)| (s, s + n)), 0..3000),
+            probes in proptest::collection::vec(0u64..300_000, 50),
+        ) {
+            let ranges: Vec<_> = ranges.into_iter().chain(small).collect();
+            let (plain, set) = (naive(&ranges), set_of(&ranges));
+            prop_assert_eq!(set.len(), plain.len() as u64);
+            prop_assert_eq!(set.end().0, plain.last().map_or(0, |l| l + 1));
+            for p in probes {
+                prop_assert_eq!(set.contains(Pfn(p)), plain.contains(&p));
+                prop_assert_eq!(set.rank(Pfn(p)), plain.range(..p).count() as u64);
+            }
+            let listed: Vec<u64> = set.all_runs().flat_map(|(s, e)| s.0..e.0).collect();
+            prop_assert!(listed.iter().eq(plain.iter()));
+            let runs: Vec<_> = set.all_runs().collect();
+            prop_assert!(runs.windows(2).all(|w| w[0].1 < w[1].0), "runs are maximal and ascend");
+            let mut copied = PageSetBuilder::default();
+            let mut bits = ChunkBits::default();
+            for c in set.chunks() {
+                set.copy_chunk(c, &mut bits);
+                copied.push(c, &bits);
+            }
+            prop_assert!(copied.finish().all_runs().eq(set.all_runs()));
+        }
+    }
+
+    #[test]
+    fn a_petabyte_claim_costs_nothing() {
+        let set = set_of(&[(0, 1 << 52), ((1 << 52) + 5, (1 << 52) + 9)]);
+        assert_eq!(set.len(), (1 << 52) + 4);
+        assert!(set.memory() < 4096);
+        assert_eq!(set.rank(Pfn((1 << 52) + 7)), (1 << 52) + 2);
+    }
+}
