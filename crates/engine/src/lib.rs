@@ -1,1 +1,16 @@
-//! placeholder
+//! Which pages of a dump to keep, and how they get out. Knows no command line and prints nothing.
+//!
+//! ```text
+//! Input ──kernel──> page classes ──plan──> PageSet + order ──pipeline──> batches, in order ──sink──> dump file
+//!                                                                             └──────> Report
+//! ```
+
+mod error;
+mod observer;
+mod options;
+mod report;
+
+pub use error::EngineError;
+pub use observer::{Event, Observer, Silent, Stage};
+pub use options::{DumpOptions, Exclusion, Target};
+pub use report::{CheckRow, ClassRow, GuardRow, Report, StageRow, UnreadableRun};

@@ -1,0 +1,61 @@
+//! What can go wrong in a run.
+
+use crate::Report;
+use coresift_format::FormatError;
+use coresift_kernel::KernelError;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a dump was not made, or not completely.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The input cannot be read or is no dump.
+    #[error(transparent)]
+    Input(#[from] FormatError),
+    /// The input does not tell enough about its kernel.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The target exists and may not be overwritten.
+    #[error("{path} exists; remove it, choose another name, or overwrite it with -f", path = path.display())]
+    TargetExists {
+        /// The target.
+        path: PathBuf,
+    },
+    /// The target cannot be opened.
+    #[error("cannot open the target {path}: {error}", path = path.display())]
+    TargetOpen {
+        /// The target.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The target is full. What was written is a readable, incomplete dump.
+    #[error("no space left on {path}; {written} of {kept} pages were written, and the file is marked incomplete and can be read",
+        path = path.display(), written = .report.kept_pages, kept)]
+    NoSpace {
+        /// The target.
+        path: PathBuf,
+        /// Pages that were to be written.
+        kept: u64,
+        /// What was done.
+        report: Box<Report>,
+    },
+    /// Writing failed for another reason. What was written is a readable, incomplete dump.
+    #[error("cannot write to {path} at offset {offset}: {error}; the file is marked incomplete", path = path.display())]
+    Write {
+        /// The target.
+        path: PathBuf,
+        /// Where in the file.
+        offset: u64,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The memory budget is too small for one worker and the page set.
+    #[error("the memory budget of {budget} bytes is too small: {needed} bytes are needed; give --max-memory {needed} or more")]
+    Budget {
+        /// The budget in bytes.
+        budget: u64,
+        /// What is needed at least, in bytes.
+        needed: u64,
+    },
+}

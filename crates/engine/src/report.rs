@@ -1,0 +1,132 @@
+//! What a run found and did, for people and as JSON.
+
+use coresift_kernel::PageClass;
+use serde::Serialize;
+
+/// The outcome of a dump. Any field may be absent in a later version; numbers of pages are page frames of `page_size` bytes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// The input file.
+    pub input: String,
+    /// Its container: `elf`, `kdump`, with `flattened ` before it where it is wrapped.
+    pub container: String,
+    /// The crashed kernel's release, where known.
+    pub release: Option<String>,
+    /// The dump level recorded in the file.
+    pub level: u8,
+    /// The codec, as the command line names it.
+    pub compression: String,
+    /// Page size in bytes.
+    pub page_size: u64,
+    /// Page frame numbers the dump speaks of: `max_mapnr`.
+    pub total_pages: u64,
+    /// Page frames that exist as RAM.
+    pub ram_pages: u64,
+    /// RAM pages of the input whose bytes were not in it (left out by an earlier filtering or without file data).
+    pub absent_pages: u64,
+    /// Pages with a descriptor in the output.
+    pub kept_pages: u64,
+    /// Kept pages that are filled with zeros and share one stored page.
+    pub zero_pages: u64,
+    /// Kept pages stored by reference to an identical page, the zero pages not counted.
+    pub shared_pages: u64,
+    /// Pages that could not be read, and were left out.
+    pub unreadable_pages: u64,
+    /// The first of them, with the reason.
+    pub unreadable: Vec<UnreadableRun>,
+    /// A row for each page class.
+    pub classes: Vec<ClassRow>,
+    /// Pages of an excluded class that were kept because something essential lives in them.
+    pub guard: Vec<GuardRow>,
+    /// Our counts beside the kernel's own.
+    pub checks: Vec<CheckRow>,
+    /// Time and amount of each stage.
+    pub stages: Vec<StageRow>,
+    /// Bytes read from the input.
+    pub bytes_in: u64,
+    /// Bytes passed to write, rewritten headers included.
+    pub bytes_out: u64,
+    /// Wall time of the whole run, in seconds.
+    pub seconds: f64,
+    /// Worker threads.
+    pub threads: usize,
+    /// Peak resident memory in bytes, and the budget it was to stay in.
+    pub peak_memory: u64,
+    /// The memory budget in bytes.
+    pub memory_budget: u64,
+    /// Whether the file holds all it should.
+    pub complete: bool,
+    /// Things a user should know: evidence that was missing, options that did not apply.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Pages left out because of their class.
+    #[must_use]
+    pub fn excluded(&self, class: PageClass) -> u64 {
+        self.classes.iter().find(|row| row.name == class.name() && row.excluded).map_or(0, |row| row.excluded_pages)
+    }
+}
+
+/// One page class: how many, whether left out, and by what evidence it is told.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassRow {
+    /// The class's name.
+    pub name: &'static str,
+    /// RAM pages of the class.
+    pub pages: u64,
+    /// Whether this run leaves the class out.
+    pub excluded: bool,
+    /// Pages of it that were left out by this run.
+    pub excluded_pages: u64,
+    /// What the class is told by; `None` where evidence is missing and the class is therefore kept.
+    pub evidence: Option<String>,
+}
+
+/// One kind of protected memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct GuardRow {
+    /// `kernel image`, `page tables`, `per-cpu areas`, `mem_map`.
+    pub what: &'static str,
+    /// Pages of this kind.
+    pub pages: u64,
+    /// How many of them would have been left out.
+    pub saved: u64,
+}
+
+/// One comparison with a counter of the crashed kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckRow {
+    /// What is compared.
+    pub what: &'static str,
+    /// What the page classes give, in pages.
+    pub found: u64,
+    /// What the kernel's counter says, in pages.
+    pub kernel: u64,
+    /// Whether they differ by more than a few percent.
+    pub warning: bool,
+}
+
+/// One stage of the run.
+#[derive(Clone, Debug, Serialize)]
+pub struct StageRow {
+    /// `find pages`, `copy pages`.
+    pub name: &'static str,
+    /// Wall time in seconds.
+    pub seconds: f64,
+    /// Page frames handled.
+    pub pages: u64,
+    /// Input bytes read in the stage.
+    pub bytes: u64,
+}
+
+/// Neighbouring pages that could not be read.
+#[derive(Clone, Debug, Serialize)]
+pub struct UnreadableRun {
+    /// First page frame number.
+    pub pfn: u64,
+    /// Number of pages.
+    pub pages: u64,
+    /// What the system or the format said.
+    pub reason: String,
+}
