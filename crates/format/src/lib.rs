@@ -6,6 +6,7 @@
 //! pages ─ codec ─> stored pages ─ kdump::layout ─> header, sub header, bitmaps, descriptors, data
 //! ```
 
+pub mod codec;
 mod memory;
 mod pageset;
 mod units;
