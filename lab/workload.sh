@@ -1,0 +1,79 @@
+# Sourced by /init in the kernel that will crash: every class of page, in shares of the memory there is.
+# Disks: vda (ext4) is scratch space. FILL is the percentage of the available memory to use.
+say "boot $(uname -r) available_kib=$(meminfo MemAvailable)"
+[ "$(cat /sys/kernel/kexec_crash_size)" != 0 ] || { say "retry no room for the crashkernel reservation"; poweroff -f; }
+guest load-capture-kernel /boot/vmlinuz /boot/initramfs "console=ttyS0 panic=-1 nr_cpus=1 reset_devices irqpoll" ||
+  { say "fail the capture kernel cannot be loaded"; poweroff -f; }
+rm -r /boot
+
+BUDGET=$(($(meminfo MemAvailable) * FILL / 100))
+share() { echo $((BUDGET * $1 / 1000 / 1024 + 1)); } # thousandths of the budget, in MiB
+files() { echo $((BUDGET * $1 / 1000)); }            # a count that grows with the budget
+
+echo 1 > /proc/sys/vm/overcommit_memory
+echo 0 > /proc/sys/fs/pipe-user-pages-soft
+echo 60 > /proc/sys/vm/dirty_ratio
+echo 50 > /proc/sys/vm/dirty_background_ratio
+echo 360000 > /proc/sys/vm/dirty_expire_centisecs
+echo 360000 > /proc/sys/vm/dirty_writeback_centisecs
+echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
+for size in 32 64; do # large folios smaller than 2 MiB, since 6.8
+  echo always > /sys/kernel/mm/transparent_hugepage/hugepages-${size}kB/enabled
+done 2>/dev/null
+echo $(($(share 60) / 2)) > /proc/sys/vm/nr_hugepages
+mkdir -p /scratch /shm
+mount -t ext4 /dev/vda /scratch
+mount -t tmpfs -o size=90%,nr_inodes=4000000 shm /shm
+
+# Page cache: read back without buffers, written and clean, written and still dirty, mapped.
+guest write /scratch/read "$(share 120)" mix
+guest write /scratch/mapped "$(share 25)" text
+sync
+echo 1 > /proc/sys/vm/drop_caches
+cat /scratch/read > /dev/null
+guest map /scratch/mapped
+guest write /scratch/clean "$(share 30)" heap
+sync
+guest write /scratch/dirty "$(share 35)" text
+guest write /shm/text "$(share 30)" text
+guest write /shm/random "$(share 15)" random
+
+# Anonymous memory.
+guest anon text "$(share 80)" holes
+guest anon heap "$(share 80)" cow
+guest anon random "$(share 40)"
+guest anon zero "$(share 30)" small-pages
+guest anon text "$(share 30)" huge
+guest anon heap "$(share 20)" huge split
+guest anon mix "$(share 20)" shared
+guest anon text "$(share 10)" lazily-freed
+guest anon heap "$(share 30)" hugetlb
+dd if=/dev/zero of=/scratch/swap bs=1M count="$(share 20)" 2>/dev/null
+mkswap /scratch/swap > /dev/null && swapon /scratch/swap && guest anon mix "$(share 20)" paged-out
+guest anon same "$(share 10)" mergeable
+echo 1 > /sys/kernel/mm/ksm/run
+
+# Kernel memory: slab, vmalloc, pipe and socket buffers, page tables, stacks.
+guest files /shm/many "$(files 90)" 0
+guest files /scratch/many "$(files 20)" 900
+guest lookups /shm/none "$(files 90)"
+guest bpf-array "$(share 60)"
+guest bpf-hash "$(files 200)"
+guest pipes "$(share 40)"
+guest sockets "$(share 25)"
+guest page-tables "$(share 15)"
+guest processes $((20 + $(files 1)))
+guest poison 4
+
+say "inflate $(share 40)"
+tries=0
+goal=$(($(share 40) * 256))
+while tries=$((tries + 1)); [ $tries -lt 50 ] && [ "$(sed -n 's/balloon_inflate //p' /proc/vmstat)" -lt $goal ]; do sleep 0.2; done
+
+# Last, so that nothing takes it again: memory given back with its old content.
+guest anon mix "$(share 80)" freed
+
+grep -E 'Mem|Cached|Dirty|Anon|Shmem|Slab|Page|Huge|Vmalloc|Stack|Swap|Corrupt' /proc/meminfo
+say ready
+echo 1 > /proc/sys/kernel/sysrq
+echo c > /proc/sysrq-trigger

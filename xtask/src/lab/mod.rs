@@ -1,0 +1,351 @@
+//! `cargo xtask lab`: crashes a real kernel and dumps it with our program, in QEMU.
+//!
+//! ```text
+//! Debian packages ─ kernel ─> image + modules ┐
+//! lab/*.sh, lab/guest.c, our static program ──┴─ guest ─> initramfs ─ qemu ─> workload, crash, capture kernel, dump
+//! ```
+
+mod cpio;
+mod guest;
+mod kernel;
+mod options;
+mod qemu;
+
+pub use options::Options;
+
+use crate::debian::{self, Skipped};
+use crate::shell;
+use anyhow::{Context, Result, bail};
+use qemu::{Accelerator, Ended, Guest, Machine};
+use serde::Serialize;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// Programs the host needs, with the Debian packages that have them.
+const NEEDS: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
+    ("cc", "gcc libc6-dev"),
+    ("xz", "xz-utils"),
+    ("zstd", "zstd"),
+];
+
+/// How often a kernel is started before the lab gives up. Two accidents happen: the kernel lies, by KASLR, where the
+/// crashkernel reservation needs the room (one in six at 512 MiB with 256 MiB reserved); and under translation a kernel
+/// sometimes dies while it patches its own code. The last try is without KASLR.
+const ATTEMPTS: u32 = 5;
+
+/// What a run of the lab leaves behind, and `lab.json` says.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Outcome {
+    /// `uname -r` of the kernel that crashed.
+    pub release: String,
+    /// Version line of QEMU, and how it ran the guest.
+    pub qemu: String,
+    /// Memory of the guest, in MiB.
+    pub memory_mib: u64,
+    /// Memory reserved for the capture kernel.
+    pub crashkernel: String,
+    /// `MemAvailable` in the capture kernel before the dump, in KiB.
+    pub available_kib: Option<u64>,
+    /// What ran in the capture kernel, without input and output.
+    pub program: Option<String>,
+    /// How it ended, as a shell would say it.
+    pub exit: Option<i64>,
+    /// How long it took, in milliseconds of the guest's clock.
+    pub wall_ms: Option<u64>,
+    /// Processor time it used, in milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// Its peak resident memory, in KiB.
+    pub peak_kib: Option<u64>,
+    /// Things the workload could not do in this kernel.
+    pub notes: Vec<String>,
+    /// The dump it wrote.
+    pub dump: Option<PathBuf>,
+    /// /proc/vmcore as it was.
+    pub vmcore: Option<PathBuf>,
+    /// The kernel with debugging information.
+    pub vmlinux: Option<PathBuf>,
+    /// What both kernels said.
+    pub console: PathBuf,
+}
+
+/// The command.
+///
+/// # Errors
+/// Wrong arguments, or what [`crash`] says.
+pub fn run(arguments: &[String]) -> Result<ExitCode> {
+    let Some(options) = Options::parse(arguments)? else {
+        print!("{}", options::help());
+        return Ok(ExitCode::SUCCESS);
+    };
+    debian::exit_code(crash(&options).and_then(|outcome| {
+        report(&outcome);
+        if options.fixture { store_fixture(&options, &outcome) } else { check(&outcome) }
+    }))
+}
+
+/// The folder for what is downloaded and built for the guests; `CORESIFT_LAB_DIR` moves it.
+pub fn cache_dir() -> PathBuf {
+    std::env::var_os("CORESIFT_LAB_DIR").map_or_else(|| shell::target_dir().join("lab"), PathBuf::from)
+}
+
+/// Boots and crashes a kernel as `options` say, and brings out what they ask for.
+///
+/// # Errors
+/// [`Skipped`] where the machine lacks a program and we may not install it; the mirror, QEMU or the guest failed.
+/// That our program failed is no error here but in [`Outcome::exit`].
+pub fn crash(options: &Options) -> Result<Outcome> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Err(Skipped("the lab boots x86-64 kernels on x86-64 only".to_owned()).into());
+    }
+    debian::require(NEEDS)?;
+    let cache = cache_dir();
+    fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    let _lock = one_at_a_time(&cache)?;
+    let kernel = kernel::get(&options.kernel, &cache, options.vmlinux)?;
+    let out = options.out.clone().unwrap_or_else(|| cache.join("runs").join(&options.kernel));
+    fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    let out = out.canonicalize()?;
+    let work = WorkDir::new(cache.join("work"))?;
+
+    let mut outcome = Outcome {
+        release: kernel.release.clone(),
+        memory_mib: options.memory_mib,
+        crashkernel: options.crashkernel.clone(),
+        program: options.program_line(),
+        vmlinux: kernel.vmlinux.clone(),
+        console: out.join("console.log"),
+        ..Outcome::default()
+    };
+    let initramfs = work.0.join("initramfs");
+    fs::write(&initramfs, guest::initramfs(options, &kernel, &cache)?)?;
+
+    let disk = |name: &str, mib: u64| -> Result<PathBuf> {
+        let path = work.0.join(name);
+        File::create(&path)?.set_len(mib << 20)?;
+        Ok(path)
+    };
+    let [scratch, dumps] = [disk("scratch", options.memory_mib * 2)?, disk("dumps", options.memory_mib * 3 / 2 + 256)?];
+    for ext4 in [&scratch, &dumps] {
+        let mkfs = debian::find("mkfs.ext4").context("no mkfs.ext4")?;
+        shell::capture(Command::new(mkfs).args(["-q", "-F", "-m", "0", "-E", "lazy_itable_init=1"]).arg(ext4))?;
+    }
+    let raw = out.join("vmcore.part");
+    File::create(&raw)?.set_len((options.memory_mib + 64) << 20)?;
+    let mut machine = Machine {
+        accelerator: Accelerator::best(),
+        memory_mib: options.memory_mib,
+        five_level_paging: options.five_level_paging,
+        kernel: &kernel.image,
+        initramfs: &initramfs,
+        command_line: "",
+        disks: &[scratch, dumps.clone(), raw.clone()],
+        console: &outcome.console.clone(),
+    };
+    let result = boot_until_it_works(&mut machine, options, &mut outcome);
+    let length = match result {
+        Ok(length) => length,
+        Err(error) => {
+            let _ = fs::remove_file(&raw);
+            return Err(error);
+        }
+    };
+    outcome.qemu = format!("{}, {}", qemu::version()?, machine.accelerator.name());
+    if let Some(length) = length {
+        File::options().write(true).open(&raw)?.set_len(length)?;
+        let vmcore = out.join("vmcore");
+        fs::rename(&raw, &vmcore)?;
+        outcome.vmcore = Some(vmcore);
+    } else {
+        fs::remove_file(&raw)?;
+    }
+    if outcome.program.is_some() {
+        outcome.dump = extract(&dumps, "dump", &out)?;
+    }
+    fs::write(out.join("lab.json"), serde_json::to_string_pretty(&outcome)? + "\n")?;
+    Ok(outcome)
+}
+
+/// Boots until a guest gets to the end: by another accelerator, or once more after one of the accidents of [`ATTEMPTS`].
+/// Returns the length of the raw core.
+fn boot_until_it_works(machine: &mut Machine<'_>, options: &Options, outcome: &mut Outcome) -> Result<Option<u64>> {
+    let mut attempt = 1;
+    loop {
+        let no_kaslr = if attempt == ATTEMPTS { " nokaslr" } else { "" };
+        let command_line = format!("console=ttyS0 panic=-1 crashkernel={}{no_kaslr}", options.crashkernel);
+        let how = machine.accelerator.name();
+        println!(
+            "lab: booting {} under {how}, {} MiB, crashkernel={}",
+            outcome.release, machine.memory_mib, options.crashkernel
+        );
+        let mut crashed = false;
+        match boot(&Machine { command_line: &command_line, ..*machine }, options, outcome, &mut crashed) {
+            Ok(Said::End(raw)) => return Ok(raw),
+            Ok(Said::Again(why)) if attempt < ATTEMPTS => println!("lab: again: {why}"),
+            Ok(Said::Again(why)) => bail!("the guest failed {ATTEMPTS} times, the last time: {why}"),
+            Err(error) => match error.downcast_ref::<Ended>() {
+                Some(Ended::Unusable) => {
+                    println!("lab: {error}; its instructions will be translated");
+                    machine.accelerator = Accelerator::Tcg;
+                    continue;
+                }
+                Some(Ended::Exited(_)) if !crashed && attempt < ATTEMPTS => {
+                    println!("lab: again: the kernel died while booting")
+                }
+                _ => return Err(error),
+            },
+        }
+        attempt += 1;
+    }
+}
+
+/// How a guest came to its end.
+enum Said {
+    /// All done; the length of the raw core where one was taken.
+    End(Option<u64>),
+    /// It could not do its work this time, and why.
+    Again(String),
+}
+
+/// One boot: follows what the guest says until it is done. `crashed`: it got as far as that.
+fn boot(machine: &Machine<'_>, options: &Options, outcome: &mut Outcome, crashed: &mut bool) -> Result<Said> {
+    let started = Instant::now();
+    let deadline = started + options.timeout();
+    let mut guest = Guest::start(machine)?;
+    let mut raw = None;
+    outcome.notes.clear();
+    loop {
+        let (verb, rest) = guest.listen(deadline)?;
+        let stamp = started.elapsed().as_secs_f64();
+        match verb.as_str() {
+            "boot" => println!("lab: {stamp:5.1} s  {rest}: workload"),
+            "inflate" => guest.inflate(rest.parse().with_context(|| format!("guest asked to inflate by {rest:?}"))?)?,
+            "ready" => {
+                println!("lab: {stamp:5.1} s  crash");
+                *crashed = true;
+            }
+            "capture" => {
+                println!("lab: {stamp:5.1} s  capture kernel up");
+                outcome.available_kib = value(&rest, "available_kib");
+            }
+            "result" => {
+                println!("lab: {stamp:5.1} s  dumped: {rest}");
+                outcome.exit = value(&rest, "exit").map(u64::cast_signed);
+                outcome.wall_ms = value(&rest, "wall_ms");
+                outcome.cpu_ms = value(&rest, "cpu_ms");
+                outcome.peak_kib = value(&rest, "peak_kib");
+            }
+            "raw" => {
+                println!("lab: {stamp:5.1} s  raw core copied");
+                raw = Some(rest.parse().with_context(|| format!("length {rest:?} of /proc/vmcore"))?);
+            }
+            "note" => outcome.notes.push(rest),
+            "retry" => return Ok(Said::Again(rest)),
+            "fail" => bail!("guest: {rest}"),
+            "done" => {
+                guest.quit()?;
+                return Ok(Said::End(raw));
+            }
+            other => bail!("guest says {other:?} {rest:?}, which the host does not know"),
+        }
+    }
+}
+
+/// The number after `key=` in `text`.
+fn value(text: &str, key: &str) -> Option<u64> {
+    text.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
+}
+
+/// Copies a file out of an ext4 image that is not mounted.
+fn extract(image: &Path, name: &str, to: &Path) -> Result<Option<PathBuf>> {
+    let target = to.join(name);
+    let _ = fs::remove_file(&target);
+    let debugfs = debian::find("debugfs").context("no debugfs")?;
+    // Relative names, for debugfs splits its request at spaces. It succeeds even where the file does not exist.
+    shell::capture(Command::new(debugfs).args(["-R", &format!("dump /{name} {name}")]).arg(image).current_dir(to))?;
+    Ok(target.is_file().then_some(target))
+}
+
+/// Held by the one lab that may run: two guests at once would disturb each other's times and memory.
+fn one_at_a_time(cache: &Path) -> Result<File> {
+    let lock = File::create(cache.join("lock"))?;
+    if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        println!("lab: waiting for another lab to end");
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+    }
+    Ok(lock)
+}
+
+/// A folder for the time of a run.
+struct WorkDir(PathBuf);
+
+impl WorkDir {
+    fn new(path: PathBuf) -> Result<Self> {
+        let _ = fs::remove_dir_all(&path); // of a run that was killed
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for WorkDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Says what came of a run.
+pub fn report(outcome: &Outcome) {
+    println!("\nkernel            {} ({})", outcome.release, outcome.qemu);
+    println!("memory            {} MiB, crashkernel={}", outcome.memory_mib, outcome.crashkernel);
+    if let Some(kib) = outcome.available_kib {
+        println!("available         {:.1} MiB in the capture kernel", kib as f64 / 1024.0);
+    }
+    if let (Some(program), Some(exit)) = (&outcome.program, outcome.exit) {
+        println!("program           {program}");
+        println!("exit code         {exit}");
+    }
+    if let (Some(wall), Some(cpu)) = (outcome.wall_ms, outcome.cpu_ms) {
+        println!("time              {:.2} s ({:.2} s processor)", wall as f64 / 1e3, cpu as f64 / 1e3);
+    }
+    if let Some(kib) = outcome.peak_kib {
+        println!("peak memory       {:.1} MiB resident", kib as f64 / 1024.0);
+    }
+    for note in &outcome.notes {
+        println!("not in this guest {note}");
+    }
+    for (what, path) in [("dump", &outcome.dump), ("raw core", &outcome.vmcore), ("vmlinux", &outcome.vmlinux)] {
+        if let Some(path) = path {
+            let bytes = fs::metadata(path).map_or(0, |m| m.len());
+            println!("{what:<17} {} ({:.1} MiB)", path.display(), bytes as f64 / f64::from(1 << 20));
+        }
+    }
+    println!("console           {}", outcome.console.display());
+}
+
+/// Fails where our program did, or wrote nothing.
+fn check(outcome: &Outcome) -> Result<()> {
+    match (&outcome.program, outcome.exit, &outcome.dump) {
+        (None, ..) | (Some(_), Some(0), Some(_)) => Ok(()),
+        (Some(_), Some(0), None) => bail!("the program succeeded but wrote no dump"),
+        (Some(_), exit, _) => {
+            bail!("the program ended with {exit:?}; what it said is in {}", outcome.console.display())
+        }
+    }
+}
+
+/// Turns the raw core of a small guest into the dump that the demo and the tests start from.
+fn store_fixture(options: &Options, outcome: &Outcome) -> Result<()> {
+    let vmcore = outcome.vmcore.as_ref().context("no raw core came out")?;
+    let program = guest::build_program("release")?;
+    let fixture = shell::workspace().join("fixtures").join(format!("linux-{}-x86_64.kdump", options.kernel));
+    // Level 1, so that every class but zero pages is in it; slow and small, since it is kept in the repository.
+    shell::run(
+        Command::new(program).args(["dump", "-f", "-d", "1", "--compress", "zstd:19"]).args([vmcore, &fixture]),
+    )?;
+    println!("fixture           {}", fixture.display());
+    Ok(())
+}
