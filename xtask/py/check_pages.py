@@ -1,0 +1,43 @@
+"""check_pages.py CORE DUMP: every page that DUMP holds, read through libkdumpfile, against CORE. Exit 1 when one differs."""
+
+import sys
+
+from kdumpfile import Dump
+from source import open_source
+
+
+def main(core, dump):
+    source, made = open_source(core), Dump(dump)
+    counts = dict.fromkeys(("same", "different", "not in the source", "unreadable in the dump"), 0)
+    examples = []
+    for first, end in made.stored():
+        for pfn in range(first, end):
+            want = source.page(pfn)
+            try:
+                got = made.page(pfn)
+                error = "its bitmap says stored, its descriptor not" if got is None else None
+            except OSError as failure:
+                got, error = None, failure.strerror
+            if error:
+                kind = "unreadable in the dump"
+            elif want is None:
+                kind, error = "not in the source", "no segment has file data of it"
+            elif got != want:
+                at = next(i for i in range(len(want)) if got[i] != want[i])
+                kind, error = "different", f"from byte {at} on: {got[at : at + 8].hex()}, source {want[at : at + 8].hex()}"
+            else:
+                kind = "same"
+            counts[kind] += 1
+            if error and len(examples) < 20:
+                examples.append(f"  pfn {pfn:#x}: {kind}: {error}")
+    print(f"{dump} against {core}, through libkdumpfile ({made.attribute('file.format')}, {made.page_size} byte pages):")
+    for kind, count in counts.items():
+        print(f"  {count:>10} {kind}")
+    print("\n".join(examples), end="\n" if examples else "")
+    return 0 if counts["same"] and counts["same"] == sum(counts.values()) else 1
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,211 @@
+//! `cargo xtask check`: a dump beside its source, or beside makedumpfile's dump of the same core, as peers see them.
+
+use super::kdump::{self, Kdump};
+use crate::shell;
+use anyhow::{Context, Result, bail};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+const USAGE: &str = "\
+cargo xtask check pages CORE DUMP...                      every stored page equals the source page (libkdumpfile)
+cargo xtask check sets CORE [--levels 1,2,4,8,16,31] [--vmlinux FILE]
+                                                          our kept pages and makedumpfile's, with the evidence
+cargo xtask check crash RAW DUMP VMLINUX                  crash prints the same on both
+cargo xtask check drgn RAW DUMP VMLINUX                   drgn lists the same tasks on both";
+
+/// What crash is asked. `kmem -i` counts pages by reading every struct page, `ps` walks the task list, `mod` the modules.
+const CRASH_COMMANDS: &[&str] = &["sys", "bt -a", "ps", "log", "mod", "kmem -i"];
+/// Lines of crash that name the file, and so must differ.
+const CRASH_NAMES: &[&str] = &["DUMPFILE:", "DEBUG KERNEL:", "KERNEL:"];
+
+/// Runs one check.
+///
+/// # Errors
+/// A peer is missing, or a file cannot be read. A difference found is not an error, but exit code 1.
+pub fn run(arguments: &[String]) -> Result<ExitCode> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let same = match words.as_slice() {
+        ["pages", core, dumps @ ..] if !dumps.is_empty() => {
+            let mut same = true;
+            for dump in dumps {
+                same &= pages(Path::new(core), Path::new(dump))?;
+            }
+            same
+        }
+        ["sets", core, options @ ..] => {
+            let (mut levels, mut vmlinux) = ("1,2,4,8,16,31", None);
+            for pair in options.chunks(2) {
+                match pair {
+                    ["--levels", list] => levels = list,
+                    ["--vmlinux", file] => vmlinux = Some(Path::new(*file)),
+                    _ => bail!("{USAGE}"),
+                }
+            }
+            let levels = levels.split(',').map(str::parse).collect::<Result<Vec<u8>, _>>().context("--levels")?;
+            sets(Path::new(core), &levels, vmlinux)?
+        }
+        ["crash", raw, dump, vmlinux] => crash(Path::new(raw), Path::new(dump), Path::new(vmlinux))?,
+        ["drgn", raw, dump, vmlinux] => drgn(Path::new(raw), Path::new(dump), Path::new(vmlinux))?,
+        _ => bail!("{USAGE}"),
+    };
+    Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether every page that `dump` holds is read by libkdumpfile as the bytes `core` has.
+///
+/// # Errors
+/// The peers' Python is missing or does not start.
+pub fn pages(core: &Path, dump: &Path) -> Result<bool> {
+    let mut command = super::python("check_pages.py")?;
+    let status = command.arg(core).arg(dump).status().with_context(|| shell::line(&command))?;
+    Ok(status.success())
+}
+
+/// Whether our program and makedumpfile keep the same pages of `core` at each of `levels`. Differing pages are printed in
+/// groups, with what their struct pages say; flag names beyond VMCOREINFO's come from `vmlinux`.
+///
+/// # Errors
+/// One of the two programs is missing or fails.
+pub fn sets(core: &Path, levels: &[u8], vmlinux: Option<&Path>) -> Result<bool> {
+    let (ours, makedumpfile) = (super::coresift()?, super::program("makedumpfile")?);
+    let folder = tempfile::tempdir_in(shell::target_dir())?;
+    let readable = super::core_for_makedumpfile(core, folder.path())?;
+    println!("{}: kept pages of {} and of coresift", core.display(), super::version(&makedumpfile, "-v"));
+    let mut all_same = true;
+    for level in levels {
+        let d = level.to_string();
+        let (theirs_path, ours_path) = (folder.path().join("theirs"), folder.path().join("ours"));
+        shell::capture(
+            Command::new(&makedumpfile)
+                .args(["-l", "-f", "--message-level", "5", "-d", &d])
+                .args([&readable, &theirs_path]),
+        )?;
+        shell::capture(
+            Command::new(&ours).args(["dump", "-f", "--compress", "lzo", "-d", &d]).arg(core).arg(&ours_path),
+        )?;
+        let (a, b) = (Kdump::open(&ours_path)?, Kdump::open(&theirs_path)?);
+        let (more, less) = (kdump::only_in(&a.kept, &b.kept), kdump::only_in(&b.kept, &a.kept));
+        let pages = |runs: &[(u64, u64)]| runs.iter().map(|(s, e)| e - s).sum::<u64>();
+        println!(
+            "  level {d:>2}: ours {} makedumpfile {} of {} pages; only ours {}, only makedumpfile's {}",
+            kdump::count(&a.kept),
+            kdump::count(&b.kept),
+            kdump::count(&a.ram),
+            pages(&more),
+            pages(&less)
+        );
+        let ram = (kdump::only_in(&a.ram, &b.ram), kdump::only_in(&b.ram, &a.ram));
+        if !ram.0.is_empty() || !ram.1.is_empty() {
+            println!(
+                "    1st bitmaps differ: only ours {} pages, only makedumpfile's {}",
+                pages(&ram.0),
+                pages(&ram.1)
+            );
+        }
+        if a.incomplete || b.incomplete || a.level != b.level {
+            println!(
+                "    headers differ: level {} and {}, incomplete {} and {}",
+                a.level, b.level, a.incomplete, b.incomplete
+            );
+            all_same = false;
+        }
+        if !more.is_empty() || !less.is_empty() {
+            all_same = false;
+            evidence(core, vmlinux, &[("coresift", &more), ("makedumpfile", &less)])?;
+        }
+    }
+    Ok(all_same)
+}
+
+/// Prints what the struct pages of `sides` say, each side being who keeps the page frames, and which.
+fn evidence(core: &Path, vmlinux: Option<&Path>, sides: &[(&str, &[(u64, u64)])]) -> Result<()> {
+    let mut command = super::python("check_sets.py")?;
+    command.arg(core);
+    if let Some(vmlinux) = vmlinux {
+        command.arg("--vmlinux").arg(vmlinux);
+    }
+    let mut child = command.stdin(Stdio::piped()).spawn().with_context(|| shell::line(&command))?;
+    let mut input = child.stdin.take().context("no pipe to Python")?;
+    for (who, runs) in sides {
+        for (first, end) in *runs {
+            writeln!(input, "{who} {first} {end}")?;
+        }
+    }
+    drop(input);
+    if !child.wait()?.success() {
+        println!("    (no evidence: {} failed)", shell::line(&command));
+    }
+    Ok(())
+}
+
+/// Whether crash prints the same for `raw` and for `dump`.
+///
+/// # Errors
+/// crash is missing, or cannot open `raw`.
+pub fn crash(raw: &Path, dump: &Path, vmlinux: &Path) -> Result<bool> {
+    let program = super::program("crash")?;
+    println!("{} on {} and {}", super::version(&program, "--version"), raw.display(), dump.display());
+    let mut same = true;
+    let sections = [crash_sections(&program, raw, vmlinux)?, crash_sections(&program, dump, vmlinux)?];
+    for (i, command) in CRASH_COMMANDS.iter().enumerate() {
+        same &= compare(command, &sections[0][i], &sections[1][i]);
+    }
+    Ok(same)
+}
+
+/// What crash prints for each of [`CRASH_COMMANDS`]. A kernel crash cannot read the modules of is opened without them.
+fn crash_sections(program: &Path, dump: &Path, vmlinux: &Path) -> Result<Vec<String>> {
+    const MARK: &str = "-- next command --";
+    let script: String = CRASH_COMMANDS.iter().map(|c| format!("{c}\necho {MARK}\n")).collect();
+    let mut last = String::new();
+    for options in [&["-s"][..], &["-s", "--no_modules"]] {
+        let mut command = Command::new(program);
+        command.args(options).arg(vmlinux).arg(dump);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| shell::line(&command))?;
+        child.stdin.take().context("no pipe to crash")?.write_all(format!("{script}quit\n").as_bytes())?;
+        let out = child.wait_with_output()?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        let sections: Vec<String> = text.split(MARK).map(|s| s.trim().to_owned()).collect();
+        if out.status.success() && sections.len() > CRASH_COMMANDS.len() {
+            return Ok(sections);
+        }
+        last = format!(
+            "{}\n{}",
+            shell::line(&command),
+            shell::tail(&format!("{text}{}", String::from_utf8_lossy(&out.stderr)), 12)
+        );
+    }
+    bail!("crash does not open it: {last}")
+}
+
+/// Whether drgn lists the same tasks, with the same stacks, for `raw` and for `dump`.
+///
+/// # Errors
+/// drgn is missing, or cannot read one of the two.
+pub fn drgn(raw: &Path, dump: &Path, vmlinux: &Path) -> Result<bool> {
+    let tasks = |core: &Path| -> Result<String> { shell::capture(super::python("tasks.py")?.arg(core).arg(vmlinux)) };
+    println!("drgn on {} and {}", raw.display(), dump.display());
+    Ok(compare("tasks and their stacks", &tasks(raw)?, &tasks(dump)?))
+}
+
+/// Prints how `a` (of the raw core) and `b` (of the dump) differ; true where they do not, lines naming the file aside.
+fn compare(what: &str, a: &str, b: &str) -> bool {
+    let lines = |text: &str| -> Vec<String> {
+        text.lines().filter(|l| !CRASH_NAMES.iter().any(|n| l.trim_start().starts_with(n))).map(str::to_owned).collect()
+    };
+    let (a, b) = (lines(a), lines(b));
+    if a == b && !a.is_empty() {
+        println!("  {what:<24} same ({} lines)", a.len());
+        return true;
+    }
+    println!("  {what:<24} DIFFERS: {} lines of the raw core, {} of the dump", a.len(), b.len());
+    let only = |x: &[String], y: &[String]| x.iter().filter(|l| !y.contains(l)).take(8).cloned().collect::<Vec<_>>();
+    for (sign, lines) in [('-', only(&a, &b)), ('+', only(&b, &a))] {
+        for line in lines {
+            println!("    {sign} {line}");
+        }
+    }
+    false
+}
