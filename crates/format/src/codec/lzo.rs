@@ -29,92 +29,75 @@ const FAR: usize = MIDDLE + 2 * (1 << 14) - 1;
 /// A far match of distance 16384 and length 3 ends the stream.
 const END: [u8; 3] = [0x11, 0, 0];
 
-const HASH_BITS: u32 = 13;
-/// Positions are 16 bits: a longer page is compressed as blocks of this size.
+/// 8 KiB of table: of 11 to 14 bits the fastest (861 MB/s on pages of a 6.12 kernel, liblzo2 953), 1 % smaller output than liblzo2's.
+const HASH_BITS: u32 = 12;
+/// The table holds 16-bit positions: a longer page is searched in blocks of this size.
 const BLOCK: usize = 1 << 16;
-/// No match starts in this many bytes at the end of a page.
+/// No match starts in this many bytes at the end of a block, so that the search can read ahead without a test.
 const TAIL: usize = 12;
+/// Bytes a step of the writer may touch, used or not: a match of three, the length of a literal run, 16 literals.
+pub(super) const SLACK: usize = 24;
 
-/// A greedy compressor: at each position the last place with the same hash of four bytes is the only candidate.
-///
-/// The table survives from page to page without being cleared: positions of a page are stored above those of all pages before it, so
-/// that what an older page left is recognised by being below; it is cleared when 16 bits are used up. What the table held before
-/// never changes the output.
+/// A greedy compressor: the only candidate at a position is the last one whose four bytes had the same hash.
 pub(super) struct Encoder {
+    /// Positions by hash. Cleared for each block, which costs less than telling the positions of older pages apart: every entry is
+    /// a position of this block, and 0, where nothing was entered, is a candidate like any other.
     table: [u16; 1 << HASH_BITS],
-    /// What position 0 of the next block is stored as. At least 1, for 0 is an empty slot.
-    base: usize,
 }
 
 impl Default for Encoder {
     fn default() -> Self {
-        Self { table: [0; 1 << HASH_BITS], base: 1 }
+        Self { table: [0; 1 << HASH_BITS] }
     }
 }
 
 impl Encoder {
-    /// Writes the stream of `page` to the front of `out`. `None`: it does not fit.
+    /// Writes the stream of `page` to the front of `out`, which should be [`SLACK`] longer than the longest result of use. `None`:
+    /// it does not fit.
     pub(super) fn compress(&mut self, page: &[u8], out: &mut [u8]) -> Option<usize> {
-        let mut writer = Writer { out, at: 0 };
-        let mut literals: &[u8] = &[];
-        let mut blocks = page.chunks(BLOCK).peekable();
-        while let Some(block) = blocks.next() {
-            literals = self.block(block, &mut writer)?;
-            if blocks.peek().is_some() {
-                writer.literals(literals, literals.len())?;
-                literals = &[];
-            }
+        let mut writer = Writer { out, at: 0, page, done: 0, found: Match::NONE };
+        for (i, block) in page.chunks(BLOCK).enumerate() {
+            self.search(block, i * BLOCK, &mut writer)?;
         }
-        writer.literals(literals, literals.len())?;
-        writer.put(&END)?;
-        Some(writer.at)
+        writer.end()
     }
 
-    /// Writes all of `block` up to its last match, and returns what follows that.
-    fn block<'a>(&mut self, block: &'a [u8], writer: &mut Writer<'_>) -> Option<&'a [u8]> {
-        if self.base + block.len() > BLOCK {
-            self.table.fill(0);
-            self.base = 1;
-        }
-        let base = self.base;
-        self.base += block.len();
-        let last = block.len().saturating_sub(TAIL);
-        let mut done = 0;
-        let mut at = 1;
-        self.enter(block, 0, base);
+    /// Hands every match of `block`, which begins at `start` of the page, to the writer.
+    fn search(&mut self, block: &[u8], start: usize, writer: &mut Writer<'_>) -> Option<()> {
+        self.table.fill(0);
+        let Some(last) = block.len().checked_sub(TAIL) else { return Some(()) };
+        let (mut done, mut at) = (0, 1);
         loop {
-            // Positions tried since the last match widen the steps, so that data without matches cost little.
-            let from = loop {
+            let mut from = loop {
                 if at >= last {
-                    return block.get(done..);
+                    return Some(());
                 }
                 let word = word(block, at)?;
                 let slot = self.table.get_mut(hash(word))?;
-                let from = usize::from(*slot).wrapping_sub(base);
-                *slot = (base + at) as u16;
-                if from < at && self::word(block, from) == Some(word) && at - from <= FAR {
+                let from = usize::from(*slot);
+                *slot = at as u16;
+                if self::word(block, from)? == word && at - from <= FAR {
                     break from;
                 }
+                // The longer nothing matches, the wider the steps: data that do not compress cost little. Steps twice as steep
+                // are 4 % faster and lose 3 % of size.
                 at += 1 + ((at - done) >> 5);
             };
-            let length = 4 + common(block.get(from + 4..)?, block.get(at + 4..)?);
-            writer.literals(block.get(done..)?, at - done)?;
-            writer.match_(at - from, length)?;
+            let mut length = 4 + common(block.get(from + 4..)?, block.get(at + 4..)?);
+            // A wide step may have jumped over the start of the match. Looking back gains 0.8 % of size and costs no time.
+            while at > done && from > 0 && block.get(at - 1) == block.get(from - 1) {
+                (at, from, length) = (at - 1, from - 1, length + 1);
+            }
+            writer.step(start + at, Match { distance: at - from, length })?;
             at += length;
             done = at;
-        }
-    }
-
-    fn enter(&mut self, block: &[u8], at: usize, base: usize) {
-        if let Some(slot) = word(block, at).and_then(|word| self.table.get_mut(hash(word))) {
-            *slot = (base + at) as u16;
         }
     }
 }
 
 #[inline]
 fn word(block: &[u8], at: usize) -> Option<u32> {
-    block.get(at..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
+    block.get(at..at + 4)?.first_chunk().map(|b| u32::from_le_bytes(*b))
 }
 
 #[inline]
@@ -137,59 +120,86 @@ fn common(a: &[u8], b: &[u8]) -> usize {
     n + rest.take_while(|(x, y)| x == y).count()
 }
 
+#[derive(Clone, Copy)]
+struct Match {
+    /// At least 1; 0 where there is no match to write.
+    distance: usize,
+    /// At least 4.
+    length: usize,
+}
+
+impl Match {
+    const NONE: Self = Self { distance: 0, length: 0 };
+}
+
 /// Writes instructions; every method is `None` when the output is full.
 struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,
+    page: &'a [u8],
+    /// Bytes of the page that are written or part of `found`.
+    done: usize,
+    /// The last match, not yet written: its bytes hold the number of the literals after it.
+    found: Match,
 }
 
 impl Writer<'_> {
+    /// Writes the match before, and the literals from its end to `next`, where `found` begins.
     #[inline]
-    fn put(&mut self, bytes: &[u8]) -> Option<()> {
-        self.out.get_mut(self.at..)?.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        self.at += bytes.len();
+    fn step(&mut self, next: usize, found: Match) -> Option<()> {
+        let literals = self.page.get(self.done..)?;
+        let count = next - self.done;
+        let Match { distance, length } = self.found;
+        self.found = found;
+        self.done = next + found.length;
+        if count > 16 || distance > MIDDLE || length > 33 || distance == 0 {
+            return self.any(distance, length, literals.get(..count)?);
+        }
+        // Nearly all steps: a fixed number of bytes is written, and those too many are written over by the next step.
+        let (Some(literals), Some(room)) =
+            (literals.first_chunk::<16>(), self.out.get_mut(self.at..)?.first_chunk_mut::<SLACK>())
+        else {
+            return self.any(distance, length, literals.get(..count)?);
+        };
+        let d = distance - 1;
+        let with = if count < 4 { count } else { 0 };
+        let (code, mut n) = if distance <= NEAR && length <= 8 {
+            ((length - 1) << 5 | (d & 7) << 2 | with | d >> 3 << 8, 2)
+        } else {
+            (0x20 | (length - 2) | with << 8 | d << 10, 3)
+        };
+        *room.first_chunk_mut()? = (code as u32).to_le_bytes();
+        *room.get_mut(n)? = (count as u8).wrapping_sub(3);
+        n += usize::from(count > 3);
+        *room.get_mut(n..)?.first_chunk_mut()? = *literals;
+        self.at += n + count;
         Some(())
     }
 
-    /// The rest of a length whose field was left 0: `length` counts from 1 above the field's greatest value.
-    #[inline]
-    fn length(&mut self, mut length: usize) -> Option<()> {
-        while length > 255 {
-            self.put(&[0])?;
-            length -= 255;
+    /// A match of any distance (0: none) and length, and any number of literals.
+    #[inline(never)]
+    fn any(&mut self, distance: usize, length: usize, literals: &[u8]) -> Option<()> {
+        let count = literals.len();
+        if distance > 0 {
+            self.found(distance, length, if count < 4 { count } else { 0 })?;
         }
-        self.put(&[length as u8])
-    }
-
-    /// The first `count` bytes of `from` as literals. What follows them in `from` may be copied along, and is written over later.
-    #[inline]
-    fn literals(&mut self, from: &[u8], count: usize) -> Option<()> {
-        match (self.at, count) {
-            (_, 0) => return Some(()),
-            (0, 1..=238) => self.put(&[17 + count as u8])?,
-            // A run of up to three is part of the match before it.
-            (at, 1..=3) => *self.out.get_mut(at.checked_sub(2)?)? |= count as u8,
-            (_, 4..=18) => self.put(&[count as u8 - 3])?,
+        match count {
+            1..=238 if self.at == 0 => self.put(&[17 + count as u8])?,
+            0..=3 => {}
+            4..=18 => self.put(&[count as u8 - 3])?,
             _ => {
                 self.put(&[0])?;
                 self.length(count - 18)?;
             }
         }
-        let room = self.out.get_mut(self.at..)?;
-        match (room.first_chunk_mut::<16>(), from.first_chunk::<16>()) {
-            (Some(room), Some(from)) if count <= 16 => *room = *from,
-            _ => room.get_mut(..count)?.copy_from_slice(from.get(..count)?),
-        }
-        self.at += count;
-        Some(())
+        self.put(literals)
     }
 
-    /// A match of at least 3 bytes.
-    #[inline]
-    fn match_(&mut self, distance: usize, length: usize) -> Option<()> {
+    /// The bytes of a match with `with` literals after it.
+    fn found(&mut self, distance: usize, length: usize, with: usize) -> Option<()> {
         if distance <= NEAR && length <= 8 {
             let d = distance - 1;
-            return self.put(&[((length - 1) << 5 | (d & 7) << 2) as u8, (d >> 3) as u8]);
+            return self.put(&[((length - 1) << 5 | (d & 7) << 2 | with) as u8, (d >> 3) as u8]);
         }
         let (first, d, longest) = if distance <= MIDDLE {
             (0x20, distance - 1, 33)
@@ -198,11 +208,35 @@ impl Writer<'_> {
             (0x10 | (d >> 14 << 3), d & 0x3fff, 9)
         };
         if length <= longest {
-            return self.put(&[(first | (length - 2)) as u8, (d << 2) as u8, (d >> 6) as u8]);
+            self.put(&[(first | (length - 2)) as u8])?;
+        } else {
+            self.put(&[first as u8])?;
+            self.length(length - longest)?;
         }
-        self.put(&[first as u8])?;
-        self.length(length - longest)?;
-        self.put(&[(d << 2) as u8, (d >> 6) as u8])
+        self.put(&[(d << 2 | with) as u8, (d >> 6) as u8])
+    }
+
+    /// The rest of a length whose field was left 0: `length` counts from 1 above the field's greatest value.
+    fn length(&mut self, mut length: usize) -> Option<()> {
+        while length > 255 {
+            self.put(&[0])?;
+            length -= 255;
+        }
+        self.put(&[length as u8])
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Option<()> {
+        self.out.get_mut(self.at..)?.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        self.at += bytes.len();
+        Some(())
+    }
+
+    /// Writes what is left and the end mark, and returns the length of the stream.
+    fn end(mut self) -> Option<usize> {
+        let Match { distance, length } = self.found;
+        self.any(distance, length, self.page.get(self.done..)?)?;
+        self.put(&END)?;
+        Some(self.at)
     }
 }
 
@@ -344,19 +378,120 @@ impl Reader<'_> {
         }
         let (mut from, mut to) = (start, self.made);
         self.made = end;
-        let room = self.dst.len();
         while to < end {
-            // What lies between is the period, so twice as much can be copied each time.
             let n = (to - from).min(end - to);
-            if n >= 8 && to + 8 <= room {
+            if n >= 8 {
                 self.dst.copy_within(from..from + 8, to);
                 from += 8;
                 to += 8;
             } else {
+                // From a start that stays, the distance grows to a multiple of the period, until it is at least 8.
                 self.dst.copy_within(from..from + n, to);
                 to += n;
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(stream: &[u8], room: usize) -> Result<Vec<u8>, DecodeError> {
+        let mut page = vec![0x77; room];
+        let n = decompress(stream, &mut page)?;
+        page.truncate(n);
+        Ok(page)
+    }
+
+    /// What liblzo2 2.10 made of [`text`], fast and at its best (lzo1x_1, lzo1x_999).
+    const FAST: &str = "07737761707065722f300020a60000e11a3120043c03026b776f726b7b1f3a314827c0000461626373776162e4\
+        09200000000000000000000000000000b968040e0000000000000000000000000000000000110000";
+    const BEST: &str = "1b737761707065722f300020a60000e11a312004b400026b776f726b7b1f3a3148275300616263550862200000\
+        0000000000e6680420000000000000ca6804110000";
+
+    fn hex(text: &str) -> Vec<u8> {
+        text.as_bytes()
+            .chunks_exact(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+
+    fn text() -> Vec<u8> {
+        let mut once = b"swapper/0".to_vec();
+        once.extend([0; 200]);
+        once.extend(b"swapper/1");
+        once.extend([0; 37]);
+        once.extend(b"kworker/0:1H");
+        once.extend([0; 9]);
+        once.extend(b"abcswab");
+        once.into_iter().cycle().take(4096).collect()
+    }
+
+    #[test]
+    fn streams_of_liblzo2_are_read() {
+        for stream in [FAST, BEST] {
+            assert!(decoded(&hex(stream), 4096) == Ok(text()));
+        }
+    }
+
+    #[test]
+    fn our_streams_are_no_longer_than_those_of_liblzo2() {
+        let mut out = vec![0; 4096];
+        let n = Encoder::default().compress(&text(), &mut out).unwrap();
+        assert!(n <= FAST.len() / 2, "{n}");
+        assert!(decoded(&out[..n], 4096) == Ok(text()));
+    }
+
+    // The next two streams were read by liblzo2 with the same result.
+
+    #[test]
+    fn matches_of_two_and_three_bytes_are_read_by_the_state_before() {
+        let mut stream = vec![18, b'a', 0x20];
+        stream.extend([0; 7]);
+        stream.extend([230, 0, 0, 1]); // 2048 times the byte before
+        stream.extend(b"wxyz\x01\x01q\x04\x00\x11\x00\x00");
+        let page = decoded(&stream, 4096).unwrap();
+        assert_eq!(page.len(), 2059);
+        assert!(page.ends_with(b"aaawxyzaaaqaq"));
+    }
+
+    #[test]
+    fn far_matches_are_read_with_both_halves_of_their_distance() {
+        let mut stream = b"\x14abc\x20".to_vec();
+        stream.extend([0; 156]);
+        stream.extend([187, 2 << 2, 0]); // 40000 bytes from 3 back
+        stream.extend(b"\x18\x05\x1e\x00xy\x12\xfc\xff\x11\x00\x00");
+        let page = decoded(&stream, 65536).unwrap();
+        assert_eq!(page.len(), 40023);
+        assert!(page.ends_with(b"abcabcabcabcabcabcabcabcxybcab"));
+    }
+
+    #[test]
+    fn each_kind_of_damage_has_its_name() {
+        let good = hex(FAST);
+        for cut in 0..good.len() {
+            assert!(matches!(decoded(&good[..cut], 4096), Err(DecodeError::Ends(at)) if at <= cut), "{cut}");
+        }
+        assert_eq!(decoded(&[&good[..], &[0]].concat(), 4096), Err(DecodeError::Trailing(good.len())));
+        assert!(matches!(decoded(&good, 4095), Err(DecodeError::TooMuch(_))));
+        assert_eq!(decoded(b"\x12a\x40\x01", 4096), Err(DecodeError::Distance(4)));
+        assert_eq!(decoded(&[0; 4096], 4096), Err(DecodeError::Ends(4096)));
+    }
+
+    #[test]
+    fn overlapping_matches_repeat_their_period() {
+        for distance in 1..40 {
+            for length in 3..70 {
+                let start: Vec<u8> = (0..distance as u8).collect();
+                let mut page = vec![0; distance + length];
+                let mut reader = Reader { src: &start, at: 0, dst: &mut page, made: 0 };
+                reader.literals(distance).unwrap();
+                reader.copy(distance, length).unwrap();
+                let want: Vec<u8> = start.iter().copied().cycle().take(distance + length).collect();
+                assert_eq!(page, want, "{distance} {length}");
+            }
+        }
     }
 }

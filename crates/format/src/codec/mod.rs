@@ -257,7 +257,7 @@ impl Compressor {
                 let level = libdeflater::CompressionLvl::new(level).unwrap_or_default();
                 (Encoder::Zlib(libdeflater::Compressor::new(level)), page)
             }
-            Codec::Lzo => (Encoder::Lzo(Box::default()), page),
+            Codec::Lzo => (Encoder::Lzo(Box::default()), page + lzo::SLACK),
             Codec::Snappy => (Encoder::Snappy(Box::new(snap::raw::Encoder::new())), snap::raw::max_compress_len(page)),
             Codec::Zstd => (Encoder::Zstd(zstd_safe::CCtx::try_create().ok_or(no_memory)?, level), page),
         };
@@ -279,7 +279,7 @@ impl Compressor {
         let written = match &mut self.encoder {
             Encoder::None => return None,
             Encoder::Zlib(zlib) => zlib.zlib_compress(page, out.get_mut(..limit)?).ok()?,
-            Encoder::Lzo(lzo) => lzo.compress(page, out.get_mut(..limit)?)?,
+            Encoder::Lzo(lzo) => lzo.compress(page, out.get_mut(..page.len() + lzo::SLACK)?)?,
             Encoder::Snappy(snappy) => snappy.compress(page, out).ok()?,
             Encoder::Zstd(zstd, level) => zstd.compress(out.get_mut(..limit)?, page, *level).ok()?,
         };

@@ -12,7 +12,7 @@ fn page() -> impl Strategy<Value = Vec<u8>> {
             (0..n).flat_map(|i| (0xffff_8880_0000_0000 | (u64::from(low) + i * step)).to_le_bytes()).collect()
         }),
     ];
-    (proptest::collection::vec(piece, 1..40), prop_oneof![Just(4096usize), Just(16384), Just(65536)])
+    (proptest::collection::vec(piece, 1..40), prop_oneof![Just(4096usize), Just(16384), Just(65536), Just(262_144)])
         .prop_map(|(pieces, size)| pieces.concat().into_iter().cycle().take(size).collect())
 }
 
