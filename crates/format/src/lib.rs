@@ -6,11 +6,34 @@
 //! pages ─ codec ─> stored pages ─ kdump::layout ─> header, sub header, bitmaps, descriptors, data
 //! ```
 
+mod bytes;
 pub mod codec;
+mod detect;
+mod elf;
+mod elf_memory;
+mod endian;
+mod error;
+mod extents;
+mod flattened;
+mod input;
+pub mod kdump;
+mod machine;
 mod memory;
+mod notes;
 mod pageset;
 mod units;
+mod window;
 
+pub use bytes::{Bytes, FileBytes};
+pub use elf::{ElfHeaders, Segment};
+pub use elf_memory::ElfCore;
+pub use endian::{Bits, Endian, Field};
+pub use error::{FormatError, Result};
+pub use flattened::{Cut, CutKind, FLAT_SIGNATURE, FlattenedBytes};
+pub use input::{Container, Input};
+pub use machine::Machine;
 pub use memory::{MemoryView, PhysicalMemory, ReadError};
+pub use notes::{Note, Notes};
 pub use pageset::{CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder};
 pub use units::{ByteOffset, PageSize, Pfn, PhysAddr};
+pub use window::{Window, faults_taken, guard_faults};

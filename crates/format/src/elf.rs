@@ -1,0 +1,318 @@
+//! ELF cores: /proc/vmcore, /proc/kcore, QEMU's `dump-guest-memory`, makedumpfile's `-E`.
+//!
+//! Every program header is looked at once, in file order; [`crate::ElfCore`] serves memory from the result.
+
+use crate::bytes::{Bytes, read_exact, read_some};
+use crate::endian::{Bits, Endian, Field};
+use crate::error::FETCH_AGAIN;
+use crate::{FormatError, Result};
+
+/// A PT_LOAD program header; addresses and sizes in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Where its data begin in the file.
+    pub file_offset: u64,
+    /// Virtual address of its first byte.
+    pub vaddr: u64,
+    /// Physical address of its first byte; all ones where it has none ([`Self::has_paddr`]).
+    pub paddr: u64,
+    /// Bytes it has in the file.
+    pub file_size: u64,
+    /// Bytes it spans in memory.
+    pub mem_size: u64,
+    /// PF_X, PF_W, PF_R.
+    pub flags: u32,
+    /// Alignment asked for.
+    pub align: u64,
+}
+
+impl Segment {
+    /// Whether the segment stands for physical memory: /proc/kcore gives vmalloc and modules an address of all ones.
+    #[must_use]
+    pub const fn has_paddr(&self, bits: Bits) -> bool {
+        match bits {
+            Bits::B32 => self.paddr != u32::MAX as u64,
+            Bits::B64 => self.paddr != u64::MAX,
+        }
+    }
+}
+
+/// What the headers of an ELF core say.
+#[derive(Debug)]
+pub struct ElfHeaders {
+    /// Class of the file.
+    pub bits: Bits,
+    /// Byte order of the file.
+    pub endian: Endian,
+    /// `e_machine`.
+    pub machine: u16,
+    /// `e_flags`; bit 0 is makedumpfile's mark of an incomplete file.
+    pub flags: u32,
+    /// The PT_LOADs in file order.
+    pub segments: Vec<Segment>,
+    /// The data of all PT_NOTEs, one behind the other, each padded to 4 bytes.
+    pub notes: Vec<u8>,
+    /// Parts that could not be used, though the rest can.
+    pub problems: Vec<FormatError>,
+}
+
+/// Places of the fields of one ELF class.
+struct Class {
+    bits: Bits,
+    header_len: u64,
+    phoff: Field,
+    shoff: Field,
+    flags: Field,
+    phentsize: Field,
+    phnum: Field,
+    shentsize: Field,
+    shnum: Field,
+    shstrndx: Field,
+    segment_len: u64,
+    p_flags: Field,
+    p_offset: Field,
+    p_vaddr: Field,
+    p_paddr: Field,
+    p_filesz: Field,
+    p_memsz: Field,
+    p_align: Field,
+    section_len: u64,
+    sh_offset: Field,
+    sh_size: Field,
+    sh_info: Field,
+}
+
+const fn f(at: usize, size: usize) -> Field {
+    Field { at, size }
+}
+
+const E_TYPE: Field = f(16, 2);
+const E_MACHINE: Field = f(18, 2);
+const P_TYPE: Field = f(0, 4);
+
+const ELF32: Class = Class {
+    bits: Bits::B32,
+    header_len: 52,
+    phoff: f(28, 4),
+    shoff: f(32, 4),
+    flags: f(36, 4),
+    phentsize: f(42, 2),
+    phnum: f(44, 2),
+    shentsize: f(46, 2),
+    shnum: f(48, 2),
+    shstrndx: f(50, 2),
+    segment_len: 32,
+    p_offset: f(4, 4),
+    p_vaddr: f(8, 4),
+    p_paddr: f(12, 4),
+    p_filesz: f(16, 4),
+    p_memsz: f(20, 4),
+    p_flags: f(24, 4),
+    p_align: f(28, 4),
+    section_len: 40,
+    sh_offset: f(16, 4),
+    sh_size: f(20, 4),
+    sh_info: f(28, 4),
+};
+
+const ELF64: Class = Class {
+    bits: Bits::B64,
+    header_len: 64,
+    phoff: f(32, 8),
+    shoff: f(40, 8),
+    flags: f(48, 4),
+    phentsize: f(54, 2),
+    phnum: f(56, 2),
+    shentsize: f(58, 2),
+    shnum: f(60, 2),
+    shstrndx: f(62, 2),
+    segment_len: 56,
+    p_flags: f(4, 4),
+    p_offset: f(8, 8),
+    p_vaddr: f(16, 8),
+    p_paddr: f(24, 8),
+    p_filesz: f(32, 8),
+    p_memsz: f(40, 8),
+    p_align: f(48, 8),
+    section_len: 64,
+    sh_offset: f(24, 8),
+    sh_size: f(32, 8),
+    sh_info: f(44, 4),
+};
+
+const ET_CORE: u64 = 4;
+const PT_LOAD: u64 = 1;
+const PT_NOTE: u64 = 4;
+/// `e_phnum` of a file whose number of program headers is in the first section header.
+const PN_XNUM: u64 = 0xffff;
+/// Section names are looked for in this much of their table.
+const NAMES_READ: u64 = 64 << 10;
+
+impl ElfHeaders {
+    /// Reads all headers and notes of an ELF core.
+    ///
+    /// # Errors
+    /// A field that no core has, or headers beyond the end of the file.
+    pub fn read(bytes: &dyn Bytes) -> Result<Self> {
+        let ident = read_exact(bytes, "ELF identification", 0, 16)?;
+        let bad = |field, at: u64, value: u64, rule: &str| FormatError::BadField {
+            file: bytes.name().to_owned(),
+            field,
+            offset: at,
+            value: value.to_string(),
+            rule: rule.to_owned(),
+            next: FETCH_AGAIN,
+        };
+        let at = |i: usize| ident.get(i).copied().unwrap_or_default();
+        let class = match at(4) {
+            1 => &ELF32,
+            2 => &ELF64,
+            v => return Err(bad("e_ident[EI_CLASS]", 4, v.into(), "only 1 (32-bit) and 2 (64-bit) exist")),
+        };
+        let endian = match at(5) {
+            1 => Endian::Little,
+            2 => Endian::Big,
+            v => return Err(bad("e_ident[EI_DATA]", 5, v.into(), "only 1 (little) and 2 (big endian) exist")),
+        };
+        let header = read_exact(bytes, "ELF header", 0, class.header_len)?;
+        let get = |field| endian.get(&header, field).unwrap_or_default();
+        if get(E_TYPE) != ET_CORE {
+            return Err(FormatError::OtherFormat {
+                file: bytes.name().to_owned(),
+                found: match get(E_TYPE) {
+                    2 | 3 => "an ELF program (perhaps a vmlinux), not a core",
+                    _ => "an ELF file, but not a core",
+                },
+                offset: E_TYPE.at as u64,
+                next: "give the vmcore here, and a vmlinux with -x",
+            });
+        }
+        let count = header_count(bytes, class, endian, &header)?;
+        if count == 0 {
+            return Err(no_segments(bytes, class, endian, &header));
+        }
+        let entry = get(class.phentsize);
+        if entry < class.segment_len {
+            let rule = format!("a program header has {} bytes", class.segment_len);
+            return Err(bad("e_phentsize", class.phentsize.at as u64, entry, &rule));
+        }
+        let mut headers = Self {
+            bits: class.bits,
+            endian,
+            machine: get(E_MACHINE) as u16,
+            flags: get(class.flags) as u32,
+            segments: Vec::new(),
+            notes: Vec::new(),
+            problems: Vec::new(),
+        };
+        headers.read_table(bytes, class, get(class.phoff), entry, count)?;
+        if headers.segments.is_empty() {
+            return Err(no_segments(bytes, class, endian, &header));
+        }
+        Ok(headers)
+    }
+
+    fn read_table(&mut self, bytes: &dyn Bytes, class: &Class, start: u64, entry: u64, count: u64) -> Result<()> {
+        // Read in pieces, so that headers wider than they need be take no memory.
+        let per_read = (64 << 10) / entry.max(1);
+        let end = entry.checked_mul(count).and_then(|n| n.checked_add(start)).unwrap_or(u64::MAX);
+        if end > bytes.len() {
+            return Err(FormatError::CutShort {
+                file: bytes.name().to_owned(),
+                what: "program headers (e_phoff, e_phnum)",
+                offset: start,
+                end,
+                len: bytes.len(),
+            });
+        }
+        let mut index = 0;
+        while index < count {
+            let n = per_read.max(1).min(count - index);
+            let table = read_exact(bytes, "program headers", start + index * entry, n * entry)?;
+            for raw in table.chunks_exact(entry as usize) {
+                let get = |field| self.endian.get(raw, field).unwrap_or_default();
+                match get(P_TYPE) {
+                    PT_LOAD => {
+                        let segment = Segment {
+                            file_offset: get(class.p_offset),
+                            vaddr: get(class.p_vaddr),
+                            paddr: get(class.p_paddr),
+                            file_size: get(class.p_filesz),
+                            mem_size: get(class.p_memsz),
+                            flags: get(class.p_flags) as u32,
+                            align: get(class.p_align),
+                        };
+                        self.segments.push(segment);
+                    }
+                    PT_NOTE => self.read_notes(bytes, get(class.p_offset), get(class.p_filesz))?,
+                    _ => {}
+                }
+            }
+            index += n;
+        }
+        Ok(())
+    }
+
+    /// Adds the data of a PT_NOTE. All of them together are at most as long as the file, however often it is pointed at.
+    fn read_notes(&mut self, bytes: &dyn Bytes, offset: u64, len: u64) -> Result<()> {
+        let room = bytes.len().saturating_sub(self.notes.len() as u64);
+        let notes = read_some(bytes, "ELF notes", offset, len.min(room))?;
+        if (notes.len() as u64) < len {
+            self.problems.push(FormatError::CutShort {
+                file: bytes.name().to_owned(),
+                what: "ELF notes (p_offset, p_filesz of PT_NOTE)",
+                offset,
+                end: offset.saturating_add(len),
+                len: bytes.len(),
+            });
+        }
+        self.notes.extend(notes);
+        self.notes.resize(self.notes.len().next_multiple_of(4), 0);
+        Ok(())
+    }
+}
+
+/// The number of program headers, by `e_phnum` or, where it says so, by `sh_info` of the first section header.
+fn header_count(bytes: &dyn Bytes, class: &Class, endian: Endian, header: &[u8]) -> Result<u64> {
+    let get = |field| endian.get(header, field).unwrap_or_default();
+    let (count, shoff) = (get(class.phnum), get(class.shoff));
+    if count != PN_XNUM || shoff == 0 {
+        return Ok(count);
+    }
+    let section =
+        read_exact(bytes, "first section header (e_shoff), which counts the segments", shoff, class.section_len)?;
+    Ok(match endian.get(&section, class.sh_info).unwrap_or_default() {
+        0 => PN_XNUM,
+        n => n,
+    })
+}
+
+/// Why a core has no PT_LOAD: Xen's toolstack puts the memory of a guest into sections.
+fn no_segments(bytes: &dyn Bytes, class: &Class, endian: Endian, header: &[u8]) -> FormatError {
+    let get = |field| endian.get(header, field).unwrap_or_default();
+    let names = || -> Option<Vec<u8>> {
+        let at = get(class.shoff).checked_add(get(class.shstrndx).checked_mul(get(class.shentsize))?)?;
+        let section = read_exact(bytes, "section header", at, class.section_len).ok()?;
+        let (offset, len) = (endian.get(&section, class.sh_offset)?, endian.get(&section, class.sh_size)?);
+        read_some(bytes, "section names", offset, len.min(NAMES_READ)).ok()
+    };
+    let xen = get(class.shnum) > 0 && names().is_some_and(|n| n.windows(11).any(|w| w == b".xen_pages\0"));
+    let file = bytes.name().to_owned();
+    if xen {
+        FormatError::OtherFormat {
+            file,
+            found: "a Xen guest dump made by `xl dump-core`, with the memory in sections",
+            offset: class.shoff.at as u64,
+            next: "it cannot be filtered; open it in crash as it is",
+        }
+    } else {
+        FormatError::BadField {
+            file,
+            field: "number of PT_LOAD program headers",
+            offset: class.phnum.at as u64,
+            value: "0".to_owned(),
+            rule: "memory is in PT_LOAD segments".to_owned(),
+            next: FETCH_AGAIN,
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The memory of a machine out of the segments of an ELF core.
+
+use crate::bytes::Bytes;
+use crate::elf::{ElfHeaders, Segment};
+use crate::extents::{Extent, find, resolve};
+use crate::window::{Window, faults_taken};
+use crate::{FormatError, MemoryView, PageSet, PageSize, Pfn, PhysAddr, PhysicalMemory, ReadError, Result};
+use std::io;
+use std::sync::Arc;
+
+/// Bytes mapped at a time. Large enough that mapping and unmapping cost nothing a page, small enough that the page
+/// tables of a window of /proc/vmcore (8 bytes a page) do.
+const WINDOW: usize = 2 << 20;
+/// Pieces this large are mapped wherever they are; smaller ones only when they follow the piece before, for mapping a
+/// whole window costs more than copying a few pages.
+const WORTH_MAPPING: usize = 64 << 10;
+/// Touching a byte every so often touches every page, on any host.
+const TOUCH: usize = 4096;
+
+/// An ELF core, as physical memory.
+///
+/// Where segments overlap, the one that stands first in the file wins, among those that have data for the address.
+/// A page is stored when at least one of its bytes has data in the file; its other bytes read as zero. A segment's
+/// pages without data (`p_filesz` below `p_memsz`) exist, but are not stored. Segments without a physical address are
+/// counted and left alone.
+pub struct ElfCore {
+    bytes: Arc<dyn Bytes>,
+    headers: ElfHeaders,
+    page: PageSize,
+    data: Vec<Extent>,
+    ram: PageSet,
+    stored: PageSet,
+    beyond_end: PageSet,
+}
+
+impl ElfCore {
+    /// Reads the headers of a core. `page` is the page size of the crashed kernel as far as it is known.
+    ///
+    /// # Errors
+    /// As [`ElfHeaders::read`].
+    pub fn open(bytes: Arc<dyn Bytes>, page: PageSize) -> Result<Self> {
+        let headers = ElfHeaders::read(&*bytes)?;
+        let claims = headers.segments.iter().filter(|s| s.has_paddr(headers.bits)).map(|s| Extent {
+            start: s.paddr,
+            end: s.paddr.saturating_add(s.file_size),
+            source: s.file_offset,
+        });
+        let data = resolve(claims.collect());
+        let none = PageSet::default;
+        let mut core = Self { bytes, headers, page, data, ram: none(), stored: none(), beyond_end: none() };
+        core.set_page_size(page);
+        Ok(core)
+    }
+
+    /// Sets the page size once VMCOREINFO has told it, and finds the pages anew.
+    pub fn set_page_size(&mut self, page: PageSize) {
+        let size = page.bytes() as u64;
+        let pages = |start: u64, end: u64| (Pfn(start / size), Pfn(end.div_ceil(size)));
+        let segments = self.headers.segments.iter().filter(|s| s.has_paddr(self.headers.bits));
+        self.page = page;
+        self.ram =
+            PageSet::from_ranges(segments.map(|s| pages(s.paddr, s.paddr.saturating_add(s.mem_size.max(s.file_size)))));
+        let len = self.bytes.len();
+        // The address at which an extent runs out of file.
+        let readable_end = |e: &Extent| e.end.min(e.start.saturating_add(len.saturating_sub(e.source)));
+        self.stored = PageSet::from_ranges(self.data.iter().map(|e| {
+            let end = readable_end(e);
+            let (first, last) = pages(e.start, end);
+            if end < e.end { (first, Pfn(end / size)) } else { (first, last) }
+        }));
+        self.beyond_end = PageSet::from_ranges(
+            self.data.iter().filter(|e| readable_end(e) < e.end).map(|e| pages(readable_end(e), e.end)),
+        );
+    }
+
+    /// What the headers say.
+    #[must_use]
+    pub const fn headers(&self) -> &ElfHeaders {
+        &self.headers
+    }
+
+    pub(crate) fn take_notes(&mut self) -> (Vec<u8>, Vec<FormatError>) {
+        (std::mem::take(&mut self.headers.notes), std::mem::take(&mut self.headers.problems))
+    }
+
+    /// The PT_LOADs in file order, those without a physical address included.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.headers.segments
+    }
+
+    /// How many PT_LOADs have no physical address (vmalloc and modules in /proc/kcore) and were left alone.
+    #[must_use]
+    pub fn segments_without_paddr(&self) -> usize {
+        self.headers.segments.iter().filter(|s| !s.has_paddr(self.headers.bits)).count()
+    }
+
+    /// Pages whose data should lie beyond the end of the file: the file was cut short.
+    #[must_use]
+    pub const fn beyond_end(&self) -> &PageSet {
+        &self.beyond_end
+    }
+}
+
+impl PhysicalMemory for ElfCore {
+    fn page_size(&self) -> PageSize {
+        self.page
+    }
+
+    fn ram(&self) -> &PageSet {
+        &self.ram
+    }
+
+    fn stored(&self) -> &PageSet {
+        &self.stored
+    }
+
+    fn max_pfn(&self) -> Pfn {
+        self.ram.end()
+    }
+
+    fn view(&self) -> Box<dyn MemoryView + '_> {
+        Box::new(ElfView { core: self, window: None, scratch: Vec::new(), next: u64::MAX })
+    }
+}
+
+struct ElfView<'a> {
+    core: &'a ElfCore,
+    /// File offset of the window's first byte, and the window.
+    window: Option<(u64, Window)>,
+    scratch: Vec<u8>,
+    /// File offset behind the last slice.
+    next: u64,
+}
+
+impl MemoryView for ElfView<'_> {
+    fn read(&mut self, addr: PhysAddr, buf: &mut [u8]) -> std::result::Result<(), ReadError> {
+        let page = self.core.page.bytes() as u64;
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
+            let at = addr.0.checked_add(done as u64).ok_or(ReadError::NotPresent { addr })?;
+            let (extent, until) = match find(&self.core.data, at) {
+                Some(e) if e.start <= at => (Some(e), e.end),
+                Some(e) => (None, e.start.min((at / page).saturating_add(1).saturating_mul(page))),
+                None => (None, (at / page).saturating_add(1).saturating_mul(page)),
+            };
+            let n = usize::try_from(until - at).unwrap_or(usize::MAX).clamp(1, rest.len());
+            let Some(piece) = rest.get_mut(..n) else { break };
+            match extent {
+                Some(e) => self.copy(at, e.source_of(at), piece)?,
+                None => {
+                    self.core.zeros_at(PhysAddr(at))?;
+                    piece.fill(0);
+                }
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    fn slice(&mut self, addr: PhysAddr, len: usize) -> std::result::Result<&[u8], ReadError> {
+        if let Some(offset) = self.map(addr.0, len) {
+            return in_window(self.window.as_ref(), offset, len).ok_or(ReadError::NotPresent { addr });
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(len, 0);
+        let read = self.read(addr, &mut scratch);
+        self.scratch = scratch;
+        read.map(|()| self.scratch.as_slice())
+    }
+}
+
+fn in_window(window: Option<&(u64, Window)>, offset: u64, len: usize) -> Option<&[u8]> {
+    let (start, window) = window?;
+    let from = usize::try_from(offset.checked_sub(*start)?).ok()?;
+    window.get(from..from.checked_add(len)?)
+}
+
+impl ElfView<'_> {
+    /// Sees to it that a window shows the `len` bytes at physical address `at`, all of them real, and returns their file
+    /// offset. `None` where they are to be copied instead.
+    fn map(&mut self, at: u64, len: usize) -> Option<u64> {
+        let extent = find(&self.core.data, at).filter(|e| e.start <= at && e.end - at >= len as u64)?;
+        let offset = extent.source_of(at);
+        let follows = offset.checked_sub(self.next).is_some_and(|gap| gap <= WINDOW as u64);
+        self.next = offset.saturating_add(len as u64);
+        if in_window(self.window.as_ref(), offset, len).is_none() {
+            if !follows && len < WORTH_MAPPING {
+                return None;
+            }
+            let file_rest = self.core.bytes.len().saturating_sub(offset);
+            let most = (extent.end - at).min(file_rest).min(len.max(WINDOW) as u64);
+            // Gone before the new one is made, so that a thread has one window at a time.
+            self.window = None;
+            self.window = self.core.bytes.window(offset, most as usize).map(|w| (offset, w));
+        }
+        self.touch(offset, len).then_some(offset)
+    }
+
+    /// Whether every page of a mapped piece is really there. If not, the window, which now shows zeros, is given up.
+    fn touch(&mut self, offset: u64, len: usize) -> bool {
+        let Some(slice) = in_window(self.window.as_ref(), offset, len) else { return false };
+        let before = faults_taken();
+        for page in slice.chunks(TOUCH) {
+            std::hint::black_box(page.first().copied());
+        }
+        std::hint::black_box(slice.last().copied());
+        let real = faults_taken() == before;
+        if !real {
+            self.window = None;
+        }
+        real
+    }
+
+    /// Fills `buf` with the file's bytes from `offset` on, which belong to physical address `at`.
+    fn copy(&mut self, at: u64, offset: u64, buf: &mut [u8]) -> std::result::Result<(), ReadError> {
+        if self.touch(offset, buf.len()) {
+            if let Some(slice) = in_window(self.window.as_ref(), offset, buf.len()) {
+                buf.copy_from_slice(slice);
+                return Ok(());
+            }
+        }
+        match self.core.bytes.read_at(offset, buf) {
+            Ok(n) if n == buf.len() => Ok(()),
+            _ => self.core.copy_by_page(at, offset, buf),
+        }
+    }
+}
+
+impl ElfCore {
+    /// Reads page by page what could not be read as a whole, to name the page that fails.
+    fn copy_by_page(&self, at: u64, offset: u64, buf: &mut [u8]) -> std::result::Result<(), ReadError> {
+        let mut done = 0;
+        while done < buf.len() {
+            let (at, offset) = (at.saturating_add(done as u64), offset.saturating_add(done as u64));
+            let pfn = PhysAddr(at).pfn(self.page);
+            let n = (self.page.bytes() - self.page.offset_of(at)).min(buf.len() - done);
+            let Some(piece) = buf.get_mut(done..done + n) else { break };
+            match self.bytes.read_at(offset, piece) {
+                Ok(read) if read == n => done += n,
+                Ok(_) => return Err(ReadError::Truncated { pfn, offset, len: self.bytes.len() }),
+                Err(error) => return Err(io_error(pfn, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the byte at `addr`, which has no data in the file, is a zero of a stored page; else why it is not there.
+    fn zeros_at(&self, addr: PhysAddr) -> std::result::Result<(), ReadError> {
+        let pfn = addr.pfn(self.page);
+        if self.stored.contains(pfn) || self.beyond_end.contains(pfn) {
+            Ok(())
+        } else if self.ram.contains(pfn) {
+            Err(ReadError::Excluded { pfn, level: 0 })
+        } else {
+            Err(ReadError::NotPresent { addr })
+        }
+    }
+}
+
+pub(crate) fn io_error(pfn: Pfn, error: io::Error) -> ReadError {
+    ReadError::Io { pfn, error: Arc::new(error) }
+}

@@ -1,0 +1,222 @@
+//! The flattened format: a dump as a stream of "write these bytes at that offset" blocks, for pipes.
+//!
+//! The blocks are indexed once; the file inside is then read through the index, without being unpacked.
+
+use crate::bytes::{Bytes, read_exact};
+use crate::endian::Endian;
+use crate::error::FETCH_AGAIN;
+use crate::extents::{Extent, find, resolve};
+use crate::window::Window;
+use crate::{FormatError, Result};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a flattened stream begins with, zero-padded to 16 bytes.
+pub const FLAT_SIGNATURE: &[u8; 16] = b"makedumpfile\0\0\0\0";
+/// Bytes of the stream header; the first block follows.
+const HEADER: u64 = 4096;
+/// Bytes of a block header: offset and size, signed and big-endian whatever machine crashed.
+const BLOCK_HEADER: u64 = 16;
+/// Where the type is in the stream header; 1 is the only one.
+const TYPE_AT: u64 = 16;
+/// Block headers are read in pieces of this size, for blocks may be as small as a byte.
+const READ: u64 = 16 << 10;
+
+/// The file inside a flattened stream.
+pub struct FlattenedBytes {
+    stream: Arc<dyn Bytes>,
+    extents: Vec<Extent>,
+    len: u64,
+    truncated: Option<Cut>,
+}
+
+/// Where and how a flattened stream ends before its end marker; what came before is usable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Offset in the stream where it breaks off.
+    pub at: u64,
+    /// How it breaks off.
+    pub kind: CutKind,
+    /// Bytes of the file inside that the last block should have brought and did not; everything after the last block
+    /// is lost as well, and cannot be known.
+    pub lost: Option<Range<u64>>,
+}
+
+/// How a flattened stream breaks off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutKind {
+    /// It ends between two blocks: at least the end marker is missing.
+    NoEndMarker,
+    /// It ends inside a block header.
+    InBlockHeader,
+    /// It ends inside a block's data.
+    InData,
+    /// A block header no writer writes: a negative offset or a size below 1 (the two values), or a block beyond 2^63.
+    BadBlock {
+        /// The offset as it is in the block header.
+        offset: i64,
+        /// The size as it is in the block header.
+        size: i64,
+    },
+}
+
+impl FlattenedBytes {
+    /// Whether `head`, the first bytes of a file, are those of a flattened stream.
+    #[must_use]
+    pub fn is_flattened(head: &[u8]) -> bool {
+        head.starts_with(FLAT_SIGNATURE)
+    }
+
+    /// Indexes a stream. Memory: 24 bytes a block, a little more while it goes on.
+    ///
+    /// # Errors
+    /// No signature or another type, a stream without a single block, or what the operating system says.
+    pub fn open(stream: Arc<dyn Bytes>) -> Result<Self> {
+        let bad = |field, offset, value: String, rule: &str| FormatError::BadField {
+            file: stream.name().to_owned(),
+            field,
+            offset,
+            value,
+            rule: rule.to_owned(),
+            next: FETCH_AGAIN,
+        };
+        let head = read_exact(&*stream, "flattened stream header", 0, TYPE_AT + 8)?;
+        if !Self::is_flattened(&head) {
+            let value = format!("{:02x?}", head.get(..16).unwrap_or_default());
+            return Err(bad("signature", 0, value, "a flattened stream begins with \"makedumpfile\""));
+        }
+        // The version behind it is not looked at: makedumpfile does not either.
+        match Endian::Big.u64(&head, TYPE_AT as usize) {
+            Some(1) => {}
+            other => {
+                let value = other.unwrap_or_default().to_string();
+                return Err(bad("type", TYPE_AT, value, "the only type is 1"));
+            }
+        }
+        let (mut blocks, truncated) = scan(&*stream)?;
+        if let (true, Some(cut)) = (blocks.is_empty(), &truncated) {
+            let value = format!("{:?}", cut.kind);
+            return Err(bad("first block", cut.at, value, "a block is an offset, a size, and that many bytes"));
+        }
+        let len = blocks.iter().map(|b| b.end).max().unwrap_or(0);
+        // A later block wins, and `resolve` takes the first.
+        blocks.reverse();
+        Ok(Self { stream, extents: resolve(blocks), len, truncated })
+    }
+
+    /// How the stream breaks off before its end marker; `None` for a whole stream.
+    #[must_use]
+    pub const fn truncated(&self) -> Option<&Cut> {
+        self.truncated.as_ref()
+    }
+}
+
+/// All blocks in stream order, and how the stream ends.
+fn scan(stream: &dyn Bytes) -> Result<(Vec<Extent>, Option<Cut>)> {
+    let mut blocks: Vec<Extent> = Vec::new();
+    let mut at = HEADER;
+    let mut buf = Vec::new();
+    let mut start = 0;
+    loop {
+        let cut = |kind, lost| Some(Cut { at, kind, lost });
+        let left = stream.len().saturating_sub(at);
+        if left < BLOCK_HEADER {
+            let kind = if left == 0 { CutKind::NoEndMarker } else { CutKind::InBlockHeader };
+            return Ok((blocks, cut(kind, None)));
+        }
+        if at < start || at + BLOCK_HEADER > start + buf.len() as u64 {
+            buf = read_exact(stream, "flattened block header", at, READ.min(left))?;
+            start = at;
+        }
+        let word = |i: u64| Endian::Big.u64(&buf, (at - start + i) as usize).unwrap_or_default() as i64;
+        let (offset, size) = (word(0), word(8));
+        if (offset, size) == (-1, -1) {
+            return Ok((blocks, None));
+        }
+        let source = at + BLOCK_HEADER;
+        let (true, true, Some(end)) = (offset >= 0, size > 0, offset.checked_add(size)) else {
+            return Ok((blocks, cut(CutKind::BadBlock { offset, size }, None)));
+        };
+        let (offset, end) = (offset as u64, end as u64);
+        let have = (end - offset).min(left - BLOCK_HEADER);
+        blocks.push(Extent { start: offset, end: offset + have, source });
+        if offset + have < end {
+            let lost = Some(offset + have..end);
+            return Ok((blocks, Some(Cut { at: stream.len(), kind: CutKind::InData, lost })));
+        }
+        at = source + have;
+    }
+}
+
+impl Cut {
+    /// The cut as an error that names the stream `file` of `len` bytes.
+    #[must_use]
+    pub fn error(&self, file: &str, len: u64) -> FormatError {
+        let end_of = |what, missing: u64| FormatError::CutShort {
+            file: file.to_owned(),
+            what,
+            offset: self.at,
+            end: self.at.saturating_add(missing),
+            len,
+        };
+        match (self.kind, &self.lost) {
+            (CutKind::NoEndMarker, _) => end_of("end marker of the flattened stream", BLOCK_HEADER),
+            (CutKind::InBlockHeader, _) => end_of("block header of the flattened stream", BLOCK_HEADER),
+            (CutKind::InData, lost) => {
+                end_of("data block of the flattened stream", lost.as_ref().map_or(0, |l| l.end - l.start))
+            }
+            (CutKind::BadBlock { offset, size }, _) => FormatError::BadField {
+                file: file.to_owned(),
+                field: "block header of the flattened stream (offset, size)",
+                offset: self.at,
+                value: format!("{offset}, {size}"),
+                rule: "an offset is not negative and a size is above 0".to_owned(),
+                next: "what came before it is used, the rest is lost: fetch the file again",
+            },
+        }
+    }
+}
+
+impl Bytes for FlattenedBytes {
+    fn name(&self) -> &str {
+        self.stream.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..want).filter(|r| !r.is_empty()) {
+            let at = offset + done as u64;
+            let extent = find(&self.extents, at);
+            let until = extent.map_or(self.len, |e| if e.start <= at { e.end } else { e.start });
+            let n = usize::try_from(until - at).unwrap_or(usize::MAX).min(rest.len());
+            let Some(piece) = rest.get_mut(..n) else { break };
+            match extent.filter(|e| e.start <= at) {
+                Some(e) if self.stream.read_at(e.source_of(at), piece)? < n => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the file became shorter while it was read",
+                    ));
+                }
+                Some(_) => {}
+                // Never written, so zero, as in the file a writer would have made by seeking.
+                None => piece.fill(0),
+            }
+            done += n;
+        }
+        Ok(done)
+    }
+
+    fn window(&self, _offset: u64, _len: usize) -> Option<Window> {
+        None
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        find(&self.extents, offset).map_or(self.len.max(offset), |e| e.start.max(offset))
+    }
+}

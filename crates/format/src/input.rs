@@ -1,0 +1,319 @@
+//! Any dump this project reads, opened.
+
+use crate::bytes::{Bytes, FileBytes};
+use crate::detect::{Kind, detect};
+use crate::elf::Segment;
+use crate::elf_memory::ElfCore;
+use crate::endian::{Bits, Endian};
+use crate::flattened::{Cut, FlattenedBytes};
+use crate::kdump::{Header, HeaderLayout, KdumpFile, Region, SubHeader};
+use crate::machine::Machine;
+use crate::notes::Notes;
+use crate::{FormatError, PageSize, PhysicalMemory, Result};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// More CPUs than this no machine has; a header that says so is not believed.
+const MAX_CPUS: i32 = 1 << 20;
+
+/// What holds the memory, inside a flattened stream or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Container {
+    /// An ELF core.
+    Elf,
+    /// A kdump-compressed file.
+    Kdump,
+}
+
+enum Source {
+    Elf(ElfCore),
+    Kdump(KdumpFile),
+}
+
+/// The VMCOREINFO text: a piece of the notes, or on its own (kdump-compressed version 3).
+enum Vmcoreinfo {
+    None,
+    InNotes(Range<usize>),
+    Alone(Vec<u8>),
+}
+
+/// A dump, opened: its memory, its notes and what its headers say.
+pub struct Input {
+    bytes: Arc<dyn Bytes>,
+    source: Source,
+    notes: Vec<u8>,
+    vmcoreinfo: Vmcoreinfo,
+    note_cpus: u32,
+    flattened: bool,
+    cut: Option<Cut>,
+    problems: Vec<FormatError>,
+}
+
+impl Input {
+    /// Opens a dump, whatever its container. A dump that lacks a part which the pages do not depend on is opened all
+    /// the same: see [`Self::problems`].
+    ///
+    /// # Errors
+    /// The file cannot be read, is something else, or is damaged so that no page can be found.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::from_bytes(Arc::new(FileBytes::open(path)?))
+    }
+
+    /// As [`Self::open`], of bytes from elsewhere.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn from_bytes(bytes: Arc<dyn Bytes>) -> Result<Self> {
+        let file = Arc::clone(&bytes);
+        let mut kind = detect(&*bytes)?;
+        let (mut inner, mut cut, mut problems) = (bytes, None, Vec::new());
+        let flattened = kind == Kind::Flattened;
+        if flattened {
+            let unwrapped = FlattenedBytes::open(inner)?;
+            cut = unwrapped.truncated().cloned();
+            problems.extend(cut.iter().map(|c| c.error(file.name(), file.len())));
+            inner = Arc::new(unwrapped);
+            kind = detect(&*inner)?;
+        }
+        let mut input = match kind {
+            Kind::Elf => Self::elf(inner)?,
+            Kind::Kdump => Self::kdump(inner)?,
+            Kind::Flattened => {
+                return Err(FormatError::OtherFormat {
+                    file: file.name().to_owned(),
+                    found: "a flattened stream inside a flattened stream",
+                    offset: 0,
+                    next: "unwrap the outer one first, with `coresift unflatten`",
+                });
+            }
+        };
+        problems.append(&mut input.problems);
+        Ok(Self { bytes: file, flattened, cut, problems, ..input })
+    }
+
+    fn elf(bytes: Arc<dyn Bytes>) -> Result<Self> {
+        let mut core = ElfCore::open(Arc::clone(&bytes), PageSize::K4)?;
+        let (notes, problems) = core.take_notes();
+        let endian = core.headers().endian;
+        Ok(Self::of(bytes, Source::Elf(core), endian, notes, problems, |found| {
+            found.map_or(Vmcoreinfo::None, Vmcoreinfo::InNotes)
+        }))
+    }
+
+    fn kdump(bytes: Arc<dyn Bytes>) -> Result<Self> {
+        let mut file = KdumpFile::open(Arc::clone(&bytes))?;
+        let problems = file.take_problems();
+        let notes = file.region(Region::Notes)?;
+        let text = file.region(Region::Vmcoreinfo)?;
+        let sub = file.sub_header();
+        let named =
+            sub.offset_vmcoreinfo.checked_sub(sub.offset_note).map(|at| at..at.saturating_add(text.len() as u64));
+        let endian = file.layout().endian;
+        let notes_len = notes.len() as u64;
+        Ok(Self::of(bytes, Source::Kdump(file), endian, notes, problems, |found| match (named, found) {
+            (Some(range), _) if !text.is_empty() && range.end <= notes_len => {
+                Vmcoreinfo::InNotes(range.start as usize..range.end as usize)
+            }
+            (_, Some(range)) => Vmcoreinfo::InNotes(range),
+            _ if text.is_empty() => Vmcoreinfo::None,
+            _ => Vmcoreinfo::Alone(text),
+        }))
+    }
+
+    fn of(
+        bytes: Arc<dyn Bytes>,
+        source: Source,
+        endian: Endian,
+        notes: Vec<u8>,
+        problems: Vec<FormatError>,
+        vmcoreinfo: impl FnOnce(Option<Range<usize>>) -> Vmcoreinfo,
+    ) -> Self {
+        let scan = Notes::new(&notes, endian);
+        let vmcoreinfo = vmcoreinfo(scan.vmcoreinfo());
+        let note_cpus = scan.cpus();
+        Self { bytes, source, notes, vmcoreinfo, note_cpus, flattened: false, cut: None, problems }
+    }
+
+    /// What holds the memory.
+    #[must_use]
+    pub const fn container(&self) -> Container {
+        match self.source {
+            Source::Elf(_) => Container::Elf,
+            Source::Kdump(_) => Container::Kdump,
+        }
+    }
+
+    /// Whether the container is wrapped in a flattened stream.
+    #[must_use]
+    pub const fn flattened(&self) -> bool {
+        self.flattened
+    }
+
+    /// How the flattened stream breaks off, where it does.
+    #[must_use]
+    pub const fn truncated(&self) -> Option<&Cut> {
+        self.cut.as_ref()
+    }
+
+    /// What is wrong with the file although it can be read: each names the field and what to do.
+    #[must_use]
+    pub fn problems(&self) -> &[FormatError] {
+        &self.problems
+    }
+
+    /// The memory.
+    #[must_use]
+    pub const fn memory(&self) -> &dyn PhysicalMemory {
+        match &self.source {
+            Source::Elf(core) => core,
+            Source::Kdump(file) => file,
+        }
+    }
+
+    /// Sets the page size of an ELF core, which the file itself does not tell (VMCOREINFO does: PAGESIZE).
+    ///
+    /// # Errors
+    /// A kdump-compressed file has pages of another size.
+    pub fn set_page_size(&mut self, page: PageSize) -> Result<()> {
+        match &mut self.source {
+            Source::Elf(core) => core.set_page_size(page),
+            Source::Kdump(file) if file.page_size() == page => {}
+            Source::Kdump(file) => {
+                return Err(FormatError::BadField {
+                    file: self.bytes.name().to_owned(),
+                    field: "block_size",
+                    offset: Header::offset_of("block_size", file.layout().abi),
+                    value: file.header().block_size.to_string(),
+                    rule: format!("the crashed kernel's pages have {} bytes", page.bytes()),
+                    next: "one of header and VMCOREINFO is damaged: use another copy of the file",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The note data as they are in the file; of several PT_NOTEs one behind the other.
+    #[must_use]
+    pub fn notes(&self) -> &[u8] {
+        &self.notes
+    }
+
+    /// The VMCOREINFO text.
+    #[must_use]
+    pub fn vmcoreinfo(&self) -> Option<&[u8]> {
+        match &self.vmcoreinfo {
+            Vmcoreinfo::None => None,
+            Vmcoreinfo::InNotes(range) => self.notes.get(range.clone()),
+            Vmcoreinfo::Alone(text) => Some(text),
+        }
+    }
+
+    /// Where in [`Self::notes`] the VMCOREINFO text is, in bytes; `None` where it is not in the notes.
+    #[must_use]
+    pub const fn vmcoreinfo_offset_in_notes(&self) -> Option<u64> {
+        match &self.vmcoreinfo {
+            Vmcoreinfo::InNotes(range) => Some(range.start as u64),
+            Vmcoreinfo::None | Vmcoreinfo::Alone(_) => None,
+        }
+    }
+
+    /// Number of CPUs: what a kdump-compressed header says, else the number of register notes.
+    #[must_use]
+    pub fn cpus(&self) -> u32 {
+        match self.kdump_header() {
+            Some((header, _)) if (1..=MAX_CPUS).contains(&header.nr_cpus) => header.nr_cpus as u32,
+            _ => self.note_cpus,
+        }
+    }
+
+    /// Both headers of a kdump-compressed file.
+    #[must_use]
+    pub const fn kdump_header(&self) -> Option<(&Header, &SubHeader)> {
+        match &self.source {
+            Source::Elf(_) => None,
+            Source::Kdump(file) => Some((file.header(), file.sub_header())),
+        }
+    }
+
+    /// ABI and byte order of a kdump-compressed file's headers.
+    #[must_use]
+    pub const fn kdump_layout(&self) -> Option<HeaderLayout> {
+        match &self.source {
+            Source::Elf(_) => None,
+            Source::Kdump(file) => Some(file.layout()),
+        }
+    }
+
+    /// The opened kdump-compressed file.
+    #[must_use]
+    pub const fn as_kdump(&self) -> Option<&KdumpFile> {
+        match &self.source {
+            Source::Elf(_) => None,
+            Source::Kdump(file) => Some(file),
+        }
+    }
+
+    /// The opened ELF core.
+    #[must_use]
+    pub const fn as_elf(&self) -> Option<&ElfCore> {
+        match &self.source {
+            Source::Elf(core) => Some(core),
+            Source::Kdump(_) => None,
+        }
+    }
+
+    /// The PT_LOADs of an ELF core; none for a kdump-compressed file.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        self.as_elf().map_or(&[], ElfCore::segments)
+    }
+
+    /// Whether the file says of itself that it ended early.
+    #[must_use]
+    pub const fn incomplete(&self) -> bool {
+        match &self.source {
+            Source::Elf(core) => core.headers().flags & 1 != 0,
+            Source::Kdump(file) => file.incomplete(),
+        }
+    }
+
+    /// Byte order of the crashed machine.
+    #[must_use]
+    pub const fn byte_order(&self) -> Endian {
+        match &self.source {
+            Source::Elf(core) => core.headers().endian,
+            Source::Kdump(file) => file.layout().endian,
+        }
+    }
+
+    /// Width of the file's headers: that of the crashed kernel, but for a 32-bit kernel's ELF64 core.
+    #[must_use]
+    pub const fn bits(&self) -> Bits {
+        match &self.source {
+            Source::Elf(core) => core.headers().bits,
+            Source::Kdump(file) => file.layout().abi.bits(),
+        }
+    }
+
+    /// The machine: `e_machine` of an ELF core, else by the name in the header's utsname.
+    #[must_use]
+    pub fn machine(&self) -> Machine {
+        match &self.source {
+            Source::Elf(core) => Machine(core.headers().machine),
+            Source::Kdump(file) => Machine::from_uts(file.header().machine()),
+        }
+    }
+
+    /// Length in bytes of the file that was opened (of a flattened stream, the stream).
+    #[must_use]
+    pub fn file_len(&self) -> u64 {
+        self.bytes.len()
+    }
+
+    /// The name of the file that was opened.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.bytes.name()
+    }
+}

@@ -1,0 +1,27 @@
+//! The kdump-compressed format, as makedumpfile and QEMU write it and crash reads it.
+//!
+//! ```text
+//! block 0        main header                      header.rs
+//! block 1 ..     sub header, ELF notes            header.rs
+//!                1st bitmap: page exists          bitmap.rs
+//!                2nd bitmap: page is in the file  bitmap.rs
+//!                one descriptor for each bit set  desc.rs
+//!                page data                        read.rs (codecs: crate::codec)
+//! ```
+//!
+//! File offsets and ABI are told in `file.rs` and `detect.rs`. Where each region begins is computed in `layout.rs`, for writers and readers alike.
+
+mod bitmap;
+mod desc;
+mod detect;
+mod file;
+mod header;
+mod layout;
+mod read;
+
+pub use desc::PageDesc;
+pub use file::{KdumpFile, Region};
+pub use header::{
+    Abi, Header, HeaderLayout, MAX_VERSION, SIGNATURE, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader,
+};
+pub use layout::Layout;
