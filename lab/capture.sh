@@ -1,9 +1,9 @@
 # Sourced by /init in the capture kernel. Disks: vdb (ext4) takes the dump, vdc takes /proc/vmcore as it is.
 say "capture $(uname -r) available_kib=$(meminfo MemAvailable)"
-if [ -n "$DUMP_ARGS" ]; then
+if [ -n "$PROGRAM" ]; then
   mkdir /out
   mount -t ext4 /dev/vdb /out
-  guest run program $DUMP_ARGS /proc/vmcore /out/dump
+  guest run "$PROGRAM" $DUMP_ARGS /proc/vmcore /out/dump
   umount /out
 fi
 if [ "$RAW" = 1 ]; then

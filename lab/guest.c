@@ -269,8 +269,6 @@ static int lookups(char **a) { // PREFIX COUNT: negative dentries
 
 static int pipes(char **a) { // MIB
   char data[64 << 10];
-  struct rlimit many = {1 << 20, 1 << 20};
-  setrlimit(RLIMIT_NOFILE, &many);
   to_background("pipes");
   for (long i = strtol(a[0], NULL, 0) * (MIB / (long)sizeof data); i > 0; i--) {
     int p[2];
@@ -286,8 +284,6 @@ static int pipes(char **a) { // MIB
 
 static int sockets(char **a) { // MIB
   char data[8 << 10];
-  struct rlimit many = {1 << 20, 1 << 20};
-  setrlimit(RLIMIT_NOFILE, &many);
   to_background("sockets");
   for (long left = strtol(a[0], NULL, 0) * MIB; left > 0;) {
     int s[2];
@@ -382,6 +378,9 @@ int main(int argc, char **argv) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   seed = 88172645463325252u ^ (uint64_t)now.tv_nsec << 20 ^ (uint64_t)getpid();
   setvbuf(stdout, NULL, _IOLBF, 0);
+  struct rlimit many = {1 << 20, 1 << 20}, unlimited = {RLIM_INFINITY, RLIM_INFINITY};
+  setrlimit(RLIMIT_NOFILE, &many);
+  setrlimit(RLIMIT_MEMLOCK, &unlimited); // what BPF maps were charged to before 5.11
   for (size_t i = 0; argc > 1 && i < sizeof COMMANDS / sizeof *COMMANDS; i++)
     if (!strcmp(argv[1], COMMANDS[i].name) && argc - 2 >= COMMANDS[i].arguments) return COMMANDS[i].command(argv + 2);
   fprintf(stderr, "guest: unknown command or too few arguments\n");

@@ -6,6 +6,7 @@ use super::options::Options;
 use crate::debian::{self, Apt};
 use crate::shell;
 use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,14 +27,17 @@ pub fn initramfs(options: &Options, kernel: &Kernel, cache: &Path) -> Result<Vec
         (Some(program), _) => Some(program.clone()),
         (None, _) => Some(build_program("lean")?),
     };
+    // Its own name: programs like busybox, and ours, do what they are called.
+    let program_name = program.as_deref().and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or_default();
     let busybox = read(&busybox(cache)?)?;
     let modules = kernel.load_order(MODULES)?;
     let order: String = modules.iter().map(|(name, _)| format!("{name}\n")).collect();
     let conf = format!(
-        "FILL={}\nRAW={}\nDUMP_ARGS={}\n",
+        "FILL={}\nRAW={}\nPROGRAM={}\nDUMP_ARGS={}\n",
         options.fill,
         i32::from(!options.no_raw),
-        if options.raw_only { String::new() } else { single_quoted(&options.dump_args) },
+        single_quoted(program_name),
+        single_quoted(&options.dump_args),
     );
 
     let build = |boot: Option<&[u8]>| -> Result<Vec<u8>> {
@@ -48,7 +52,7 @@ pub fn initramfs(options: &Options, kernel: &Kernel, cache: &Path) -> Result<Vec
         archive.program("bin/busybox", &busybox);
         archive.program("bin/guest", &read(&guest)?);
         if let Some(program) = &program {
-            archive.program("bin/program", &read(program)?);
+            archive.program(&format!("bin/{program_name}"), &read(program)?);
         }
         archive.file("modules/order", order.as_bytes());
         for (name, content) in &modules {
