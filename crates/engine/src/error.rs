@@ -2,6 +2,7 @@
 
 use crate::Report;
 use coresift_format::FormatError;
+use coresift_format::codec::CodecError;
 use coresift_kernel::KernelError;
 use std::io;
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ pub enum EngineError {
     },
     /// The target is full. What was written is a readable, incomplete dump.
     #[error("no space left on {path}; {written} of {kept} pages were written, and the file is marked incomplete and can be read",
-        path = path.display(), written = .report.kept_pages, kept)]
+        path = path.display(), written = .report.kept_pages)]
     NoSpace {
         /// The target.
         path: PathBuf,
@@ -50,6 +51,21 @@ pub enum EngineError {
         /// What the system said.
         error: io::Error,
     },
+    /// The dump cannot be described in a kdump-compressed file.
+    #[error("page frame numbers up to {max_mapnr:#x} and {pages} pages are more than a kdump-compressed file can describe; \
+             check the program headers of the input for an address that no machine has")]
+    TooLarge {
+        /// One more than the highest page frame number.
+        max_mapnr: u64,
+        /// Pages to keep.
+        pages: u64,
+    },
+    /// The codec cannot be set up.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// The list of what to leave out is empty.
+    #[error("no dump level was given")]
+    NothingAsked,
     /// The memory budget is too small for one worker and the page set.
     #[error("the memory budget of {budget} bytes is too small: {needed} bytes are needed; give --max-memory {needed} or more")]
     Budget {

@@ -5,11 +5,21 @@
 //!                                                                             └──────> Report
 //! ```
 
+mod batches;
+mod budget;
+mod checks;
+mod dump;
 mod error;
 mod observer;
 mod options;
+mod pipeline;
+mod plan;
 mod report;
+mod target;
+mod writer;
 
+pub use budget::usable_cpus;
+pub use dump::dump;
 pub use error::EngineError;
 pub use observer::{Event, Observer, Silent, Stage};
 pub use options::{DumpOptions, Exclusion, Target};

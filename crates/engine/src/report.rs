@@ -28,8 +28,6 @@ pub struct Report {
     pub kept_pages: u64,
     /// Kept pages that are filled with zeros and share one stored page.
     pub zero_pages: u64,
-    /// Kept pages stored by reference to an identical page, the zero pages not counted.
-    pub shared_pages: u64,
     /// Pages that could not be read, and were left out.
     pub unreadable_pages: u64,
     /// The first of them, with the reason.

@@ -57,7 +57,16 @@ impl Input {
     /// # Errors
     /// The file cannot be read, is something else, or is damaged so that no page can be found.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::from_bytes(Arc::new(FileBytes::open(path)?))
+        Self::open_with(path, true)
+    }
+
+    /// The same, where `map` says whether the file may be mapped; otherwise it is read by copying only.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(path: &Path, map: bool) -> Result<Self> {
+        let file = FileBytes::open(path)?;
+        Self::from_bytes(Arc::new(if map { file } else { file.without_mapping() }))
     }
 
     /// As [`Self::open`], of bytes from elsewhere.

@@ -41,6 +41,21 @@ impl ChunkBits {
         self.edit(start, end, |word, mask| *word &= !mask);
     }
 
+    /// Keeps only the bits that `other` has too.
+    pub fn intersect(&mut self, other: &Self) {
+        self.combine(other, |a, b| a & b);
+    }
+
+    /// Clears the bits that `other` has.
+    pub fn subtract(&mut self, other: &Self) {
+        self.combine(other, |a, b| a & !b);
+    }
+
+    /// Sets the bits that `other` has.
+    pub fn unite(&mut self, other: &Self) {
+        self.combine(other, |a, b| a | b);
+    }
+
     /// Whether bit `index` is set; false outside the chunk.
     #[must_use]
     pub fn get(&self, index: u64) -> bool {
@@ -53,9 +68,36 @@ impl ChunkBits {
         self.0.iter().map(|w| u64::from(w.count_ones())).sum()
     }
 
+    /// Number of set bits in `start..end` of the chunk.
+    #[must_use]
+    pub fn count_in(&self, start: u64, end: u64) -> u64 {
+        let mut sum = 0;
+        let mut at = start;
+        let end = end.min(CHUNK_PAGES);
+        while at < end {
+            let n = (64 - at % 64).min(end - at);
+            let word = self.0.get((at / 64) as usize).copied().unwrap_or(0) >> (at % 64);
+            sum += u64::from((word & (u64::MAX >> (64 - n))).count_ones());
+            at += n;
+        }
+        sum
+    }
+
+    /// The first run of set bits from `from` on, as `start..end` within the chunk.
+    #[must_use]
+    pub fn next_run(&self, from: u64) -> Option<(u64, u64)> {
+        BitRuns { words: &self.0[..], at: from }.next()
+    }
+
     /// The runs of set bits, as `start..end` within the chunk.
     pub fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         BitRuns { words: &self.0[..], at: 0 }
+    }
+
+    fn combine(&mut self, other: &Self, apply: impl Fn(u64, u64) -> u64) {
+        for (a, b) in self.0.iter_mut().zip(other.0.iter()) {
+            *a = apply(*a, *b);
+        }
     }
 
     fn edit(&mut self, start: u64, end: u64, apply: impl Fn(&mut u64, u64)) {
@@ -283,6 +325,14 @@ impl PageSet {
         }
     }
 
+    /// The set that holds the pages `bits` of chunk number `chunk`.
+    #[must_use]
+    pub fn of_chunk(chunk: u64, bits: &ChunkBits) -> Self {
+        let mut builder = PageSetBuilder::default();
+        builder.push(chunk, bits);
+        builder.finish()
+    }
+
     /// Memory the set occupies, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
@@ -349,6 +399,18 @@ impl PageSetBuilder {
         }
     }
 
+    /// Adds a whole set, whose chunks must be above all added before.
+    pub fn append(&mut self, set: PageSet) {
+        for entry in set.entries {
+            let pages = match &entry.body {
+                Body::Full => entry.count << CHUNK_SHIFT,
+                Body::Runs(runs) => runs.iter().map(|r| u64::from(r.1 - r.0) + 1).sum(),
+                Body::Bits(bits) => bits.count(),
+            };
+            self.add(entry.chunk, entry.count, entry.body, pages);
+        }
+    }
+
     /// The finished set.
     #[must_use]
     pub fn finish(mut self) -> PageSet {
@@ -391,6 +453,11 @@ mod tests {
             for p in probes {
                 prop_assert_eq!(set.contains(Pfn(p)), plain.contains(&p));
                 prop_assert_eq!(set.rank(Pfn(p)), plain.range(..p).count() as u64);
+                let chunk = p >> CHUNK_SHIFT;
+                let mut bits = ChunkBits::default();
+                set.copy_chunk(chunk, &mut bits);
+                let counted = plain.range(chunk << CHUNK_SHIFT..p).count() as u64;
+                prop_assert_eq!(bits.count_in(0, p - (chunk << CHUNK_SHIFT)), counted);
             }
             let listed: Vec<u64> = set.all_runs().flat_map(|(s, e)| s.0..e.0).collect();
             prop_assert!(listed.iter().eq(plain.iter()));

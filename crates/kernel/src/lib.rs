@@ -1,1 +1,34 @@
-//! placeholder
+//! What the bytes of a crash dump mean: VMCOREINFO, page tables, the memory map, page classes. Writes nothing.
+//!
+//! ```text
+//! Input { notes, memory } ─ vmcoreinfo / search ─> VmcoreInfo
+//!     ─ paging + phys_base ─> KernelReader (checked by the utsname it reads)
+//!     ─ memmap ─> ranges of struct page ─ scan + page rules ─> class of each page frame
+//!     ─ protected, nodes ─> what must stay; what the kernel itself counted
+//! ```
+
+mod class;
+mod error;
+mod kernel;
+mod memmap;
+pub mod nodes;
+mod page;
+mod paging;
+pub mod protected;
+mod scan;
+mod search;
+mod version;
+mod virt;
+mod vmcoreinfo;
+
+pub use class::{ClassSet, DumpLevel, PageClass, UnknownClass};
+pub use error::{KernelError, Result};
+pub use kernel::{FoundInfo, Kernel, START_KERNEL_MAP, field};
+pub use memmap::{MapRange, MemMap, MemoryModel};
+pub use page::{Oddity, PageRules, Verdict};
+pub use paging::{Leaf, Level, Paging, X86_64_4, X86_64_5};
+pub use scan::{ChunkScan, ClassSink, Scanner};
+pub use search::{Candidate, find_in_memory};
+pub use version::KernelVersion;
+pub use virt::{KernelReader, VirtAddr, VirtualMemory};
+pub use vmcoreinfo::VmcoreInfo;

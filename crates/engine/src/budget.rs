@@ -1,0 +1,89 @@
+//! Memory and threads: one number that everything is derived from.
+
+use crate::pipeline::bytes_per_worker;
+use std::fs;
+
+/// What the program needs whatever it does: code, stacks, headers, notes.
+const BASE_BYTES: u64 = 8 << 20;
+/// Share of the available memory that is taken when no budget is given: the page cache of the target needs the rest.
+const DEFAULT_SHARE: u64 = 60;
+
+/// How much memory a run may use, and how many threads fit in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Bytes.
+    pub bytes: u64,
+    /// Whether a user set it.
+    pub given: bool,
+}
+
+impl Budget {
+    /// The budget a user gave, else a share of MemAvailable (of MemFree on kernels before 3.14, which lack it).
+    #[must_use]
+    pub fn new(given: Option<u64>) -> Self {
+        match given {
+            Some(bytes) => Self { bytes, given: true },
+            None => {
+                let available = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
+                Self { bytes: available.unwrap_or(256 << 20) / 100 * DEFAULT_SHARE, given: false }
+            }
+        }
+    }
+
+    /// The least a run with a page set of `page_set` bytes needs.
+    #[must_use]
+    pub const fn needed(page_set: u64) -> u64 {
+        BASE_BYTES + page_set + bytes_per_worker() as u64
+    }
+
+    /// As many of the `wanted` threads as fit beside a page set of `page_set` bytes, at least one.
+    #[must_use]
+    pub fn threads(&self, wanted: usize, page_set: u64) -> usize {
+        let room = self.bytes.saturating_sub(BASE_BYTES + page_set) / bytes_per_worker() as u64;
+        wanted.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
+    }
+}
+
+/// The cpus this process may use: its affinity mask and its cgroup's quota.
+#[must_use]
+pub fn usable_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Peak resident memory of this process so far, in bytes; 0 where /proc does not tell.
+#[must_use]
+pub fn peak_memory() -> u64 {
+    fs::read_to_string("/proc/self/status").ok().and_then(|text| kilobytes(&text, "VmHWM:")).unwrap_or(0)
+}
+
+fn available(meminfo: &str) -> Option<u64> {
+    kilobytes(meminfo, "MemAvailable:").or_else(|| kilobytes(meminfo, "MemFree:"))
+}
+
+/// The value of a line such as `MemFree:   1234 kB`, in bytes.
+fn kilobytes(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_read_with_and_without_memavailable() {
+        assert_eq!(available("MemTotal: 9 kB\nMemFree:  1 kB\nMemAvailable:   2 kB\n"), Some(2048));
+        assert_eq!(available("MemFree:  1 kB\n"), Some(1024));
+        assert_eq!(available("nothing"), None);
+    }
+
+    #[test]
+    fn fewer_threads_before_failure() {
+        let budget = |mib: u64| Budget { bytes: mib << 20, given: true };
+        assert_eq!(budget(1).threads(16, 0), 1);
+        assert_eq!(budget(4096).threads(16, 0), 16);
+        let some = budget(16).threads(64, 0);
+        assert!(some > 1 && some < 64, "{some}");
+        assert!(budget(16).threads(64, 4 << 20) < some, "the page set comes out of the same number");
+    }
+}

@@ -1,0 +1,313 @@
+//! Reading, testing and compressing the kept pages on all threads, and writing them in order.
+//!
+//! Each thread claims the next batch, reads and compresses it into a buffer of its own, and puts it into the ring. Whoever
+//! completes the batch that is next in order writes it, and all that follow it and are ready: there is no writer thread to
+//! wait for or to be woken, and with one thread nothing is ever handed over.
+
+use crate::batches::{BATCH_BYTES, Batches, Run};
+use crate::observer::{Observer, Stage};
+use crate::plan::WORKER_STACK;
+use crate::target::WriteFailed;
+use crate::writer::{Stored, Writer};
+use coresift_format::codec::{CodecError, Compression, Compressor};
+use coresift_format::{MemoryView, PageSize, Pfn, PhysicalMemory};
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Batch buffers a thread accounts for: one being filled, one waiting to be written.
+const BUFFERS_A_THREAD: usize = 2;
+/// What a compressor needs at most (zstd level 1 for 4 KiB pages: 72 KiB; libdeflate and lzo: 64 KiB).
+const CODEC_BYTES: usize = 128 << 10;
+
+/// Memory one worker needs, in bytes: what it reads into, its share of the buffers, and its codec's tables.
+#[must_use]
+pub const fn bytes_per_worker() -> usize {
+    BATCH_BYTES + BUFFERS_A_THREAD * BATCH_BYTES + CODEC_BYTES + WORKER_STACK
+}
+
+/// What the copy did.
+#[derive(Debug, Default)]
+pub struct Copied {
+    /// Pages whose descriptors were handed to the writer, lost ones not counted.
+    pub pages: u64,
+    /// Of these, pages filled with zeros.
+    pub zero: u64,
+    /// Bytes read.
+    pub bytes_in: u64,
+    /// Pages that could not be read, with the reason.
+    pub lost: Vec<(Pfn, String)>,
+    /// Their number; `lost` keeps only the first.
+    pub lost_count: u64,
+    /// Why it ended early.
+    pub failed: Option<WriteFailed>,
+}
+
+/// Lost pages that are remembered one by one.
+const MAX_LOST: usize = 4096;
+
+/// One batch on its way.
+#[derive(Debug, Default)]
+struct Batch {
+    runs: Vec<Run>,
+    pages: Vec<Stored>,
+    data: Vec<u8>,
+    lost: Vec<(Pfn, String)>,
+    bytes_in: u64,
+}
+
+struct Ring<'w, 'o> {
+    writer: Option<Writer<'w>>,
+    /// Batches that are done, by their distance from `head`.
+    slots: VecDeque<Option<Batch>>,
+    head: u64,
+    spare: Vec<Batch>,
+    copied: Copied,
+    total: u64,
+    observer: &'o dyn Observer,
+}
+
+struct Pipeline<'a, 'w> {
+    memory: &'a dyn PhysicalMemory,
+    compression: Compression,
+    page: PageSize,
+    batches: Mutex<Batches<'a>>,
+    ring: Mutex<Ring<'w, 'a>>,
+    changed: Condvar,
+}
+
+/// Copies all pages of `batches` (`total` in number) from `memory` to `writer` with `threads` threads. Returns what was done,
+/// and the writer, which is to be finished unless the copy failed.
+///
+/// # Errors
+/// The codec cannot be set up.
+pub fn copy<'w>(
+    memory: &dyn PhysicalMemory,
+    batches: Batches<'_>,
+    total: u64,
+    writer: Writer<'w>,
+    compression: Compression,
+    threads: usize,
+    observer: &dyn Observer,
+) -> Result<(Copied, Option<Writer<'w>>), CodecError> {
+    let page = memory.page_size();
+    // One that can be set up says that the codec works; the threads make their own.
+    let first = Worker::new(memory, compression, page)?;
+    let spare = std::iter::repeat_with(Batch::default).take(threads.max(1) * BUFFERS_A_THREAD).collect();
+    let ring = Ring {
+        writer: Some(writer),
+        slots: VecDeque::new(),
+        head: 0,
+        spare,
+        copied: Copied::default(),
+        total,
+        observer,
+    };
+    let pipeline = Pipeline {
+        memory,
+        compression,
+        page,
+        batches: Mutex::new(batches),
+        ring: Mutex::new(ring),
+        changed: Condvar::new(),
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            let thread = std::thread::Builder::new().name("copy pages".to_owned()).stack_size(WORKER_STACK);
+            // A thread that does not start, or finds no memory for its codec, leaves its share to the others.
+            let _ = thread.spawn_scoped(scope, || {
+                if let Ok(worker) = Worker::new(pipeline.memory, pipeline.compression, pipeline.page) {
+                    pipeline.work(worker);
+                }
+            });
+        }
+        pipeline.work(first);
+    });
+    let ring = pipeline.ring.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok((ring.copied, ring.writer))
+}
+
+impl<'a, 'w> Pipeline<'a, 'w> {
+    fn work(&self, mut worker: Worker<'_>) {
+        while let Some(mut batch) = self.buffer() {
+            let claimed = self.batches.lock().unwrap_or_else(PoisonError::into_inner).next(&mut batch.runs);
+            let Some(number) = claimed else { return };
+            worker.fill(&mut batch);
+            self.hand_in(number, batch);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ring<'w, 'a>> {
+        // Nothing panics while it holds the ring; if it did, what the ring says is still true.
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An empty buffer, as soon as one is free; `None` when the copy has failed. Claims follow buffers, so the batch that is next
+    /// in order always has one, and the wait ends.
+    fn buffer(&self) -> Option<Batch> {
+        let mut ring = self.lock();
+        loop {
+            if ring.copied.failed.is_some() {
+                return None;
+            }
+            if let Some(batch) = ring.spare.pop() {
+                return Some(batch);
+            }
+            ring = self.changed.wait(ring).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Puts a finished batch into the ring; writes it and its successors if it is next and nobody is writing.
+    fn hand_in(&self, number: u64, batch: Batch) {
+        let mut ring = self.lock();
+        let index = (number - ring.head) as usize;
+        while ring.slots.len() <= index {
+            ring.slots.push_back(None);
+        }
+        if let Some(slot) = ring.slots.get_mut(index) {
+            *slot = Some(batch);
+        }
+        // Whoever has the writer looks at the ring again before it gives it back.
+        let Some(mut writer) = ring.writer.take() else { return };
+        while ring.copied.failed.is_none()
+            && let Some(batch) = ring.slots.front_mut().and_then(Option::take)
+        {
+            ring.slots.pop_front();
+            ring.head += 1;
+            drop(ring);
+            let result = writer.batch(&batch.runs, &batch.pages, &batch.data);
+            ring = self.lock();
+            ring.account(&batch, result);
+            ring.spare.push(batch);
+            self.changed.notify_one();
+        }
+        if ring.copied.failed.is_some() {
+            self.changed.notify_all();
+        }
+        ring.writer = Some(writer);
+    }
+}
+
+impl Ring<'_, '_> {
+    fn account(&mut self, batch: &Batch, result: Result<(), WriteFailed>) {
+        let lost = batch.lost.len() as u64;
+        let all = batch.pages.len() as u64;
+        let copied = &mut self.copied;
+        copied.bytes_in += batch.bytes_in;
+        copied.lost_count += lost;
+        copied.lost.extend(batch.lost.iter().take(MAX_LOST - copied.lost.len().min(MAX_LOST)).cloned());
+        match result {
+            Ok(()) => {
+                copied.pages += all - lost;
+                copied.zero += batch.pages.iter().filter(|p| **p == Stored::Zero).count() as u64;
+            }
+            Err(failed) => {
+                // Descriptors were written for the pages whose data fit.
+                let mut room = failed.done as u64;
+                for page in &batch.pages {
+                    match page {
+                        Stored::Lost => {}
+                        Stored::Zero => {
+                            copied.pages += 1;
+                            copied.zero += 1;
+                        }
+                        Stored::Data { size, .. } => match room.checked_sub(u64::from(*size)) {
+                            Some(rest) => {
+                                room = rest;
+                                copied.pages += 1;
+                            }
+                            None => room = 0,
+                        },
+                    }
+                }
+                copied.failed = Some(failed);
+            }
+        }
+        self.observer.progress(Stage::CopyPages, copied.pages + copied.lost_count, self.total);
+    }
+}
+
+/// One thread's reader and compressor.
+struct Worker<'a> {
+    view: Box<dyn MemoryView + 'a>,
+    compressor: Compressor,
+    flags: u32,
+    page: PageSize,
+    input: Vec<u8>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(memory: &'a dyn PhysicalMemory, compression: Compression, page: PageSize) -> Result<Self, CodecError> {
+        let compressor = Compressor::new(compression, page)?;
+        Ok(Self { view: memory.view(), compressor, flags: compression.codec.flag(), page, input: Vec::new() })
+    }
+
+    /// Reads the pages of the batch's runs and stores them in its data.
+    fn fill(&mut self, batch: &mut Batch) {
+        batch.pages.clear();
+        batch.data.clear();
+        batch.lost.clear();
+        batch.bytes_in = 0;
+        let size = self.page.bytes();
+        for run in &batch.runs {
+            let len = run.pages as usize * size;
+            batch.bytes_in += len as u64;
+            self.input.resize(len, 0);
+            let whole = self.view.read(run.start.addr(self.page), &mut self.input).is_ok();
+            for (pfn, bytes) in (run.start.0..).map(Pfn).zip(self.input.chunks_exact_mut(size)) {
+                if !whole && let Err(e) = self.view.read(pfn.addr(self.page), bytes) {
+                    batch.lost.push((pfn, e.to_string()));
+                    batch.pages.push(Stored::Lost);
+                    continue;
+                }
+                batch.pages.push(store(bytes, &mut self.compressor, self.flags, &mut batch.data));
+            }
+        }
+    }
+}
+
+/// Appends the page `bytes` to `data`, in its shortest form.
+fn store(bytes: &[u8], compressor: &mut Compressor, flags: u32, data: &mut Vec<u8>) -> Stored {
+    if is_zero(bytes) {
+        return Stored::Zero;
+    }
+    let start = data.len();
+    let room = compressor.max_output();
+    if room > 0 {
+        data.resize(start + room, 0);
+        if let Some(n) = data.get_mut(start..).and_then(|out| compressor.compress(bytes, out)) {
+            data.truncate(start + n);
+            return Stored::Data { size: n as u32, flags };
+        }
+        data.truncate(start);
+    }
+    data.extend_from_slice(bytes);
+    Stored::Data { size: bytes.len() as u32, flags: 0 }
+}
+
+/// Whether all bytes are zero. Nine of ten pages that are not show it in their first word; the rest is tested in blocks that
+/// become vector instructions.
+fn is_zero(page: &[u8]) -> bool {
+    if page.first_chunk::<8>().is_some_and(|w| *w != [0; 8]) {
+        return false;
+    }
+    let (blocks, rest) = page.as_chunks::<256>();
+    blocks.iter().all(|block| block.as_chunks::<8>().0.iter().fold(0, |or, w| or | u64::from_ne_bytes(*w)) == 0)
+        && rest.iter().all(|b| *b == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_byte_anywhere_makes_a_page_not_zero() {
+        let mut page = vec![0u8; 4096];
+        assert!(is_zero(&page));
+        for i in 0..4096 {
+            page[i] = 1;
+            assert!(!is_zero(&page), "byte {i}");
+            page[i] = 0;
+        }
+        assert!(is_zero(&[]) && !is_zero(&[0, 0, 1]));
+    }
+}

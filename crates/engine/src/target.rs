@@ -1,0 +1,190 @@
+//! The place a dump is written to.
+
+use crate::error::EngineError;
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// An open target, written by offset.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+    kind: Kind,
+    written: u64,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Regular(File),
+    /// A block device: holds old content, and has an end.
+    Block(File),
+    /// /dev/null, or a dry run: bytes are only counted.
+    Nothing,
+}
+
+/// A write that failed, and how much of it was done.
+#[derive(Debug)]
+pub struct WriteFailed {
+    /// Bytes written before the failure.
+    pub done: usize,
+    /// File offset the write began at.
+    pub offset: u64,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+impl WriteFailed {
+    /// Whether the target is full: no space, quota or size limit reached, end of the device.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull, WriteZero};
+        matches!(self.error.kind(), StorageFull | QuotaExceeded | FileTooLarge | WriteZero)
+    }
+}
+
+impl Output {
+    /// Checks that `path` can become the target, without touching it: what exists is not overwritten unless `force`.
+    ///
+    /// # Errors
+    /// [`EngineError::TargetExists`], or [`EngineError::TargetOpen`] for what can be no target.
+    pub fn check(path: &Path, force: bool) -> Result<(), EngineError> {
+        let Ok(stat) = rustix::fs::stat(path) else { return Ok(()) };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::CharacterDevice if is_null(&stat) => Ok(()),
+            FileType::RegularFile | FileType::BlockDevice if force => Ok(()),
+            FileType::RegularFile | FileType::BlockDevice => Err(EngineError::TargetExists { path: path.to_owned() }),
+            kind => Err(EngineError::TargetOpen {
+                path: path.to_owned(),
+                error: io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("a dump needs a file, a block device or /dev/null, and this is a {kind:?}"),
+                ),
+            }),
+        }
+    }
+
+    /// Opens the target. A new file has mode 0600; an existing one keeps its mode and loses its content.
+    ///
+    /// # Errors
+    /// As [`Self::check`], or what the system said.
+    pub fn open(path: &Path, force: bool, dry_run: bool) -> Result<Self, EngineError> {
+        Self::check(path, force)?;
+        let existing = rustix::fs::stat(path).ok();
+        let is = |kind| existing.as_ref().is_some_and(|s| FileType::from_raw_mode(s.st_mode) == kind);
+        if dry_run || is(FileType::CharacterDevice) {
+            return Ok(Self { path: path.to_owned(), kind: Kind::Nothing, written: 0 });
+        }
+        let block = is(FileType::BlockDevice);
+        let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
+        if !block {
+            flags |= OFlags::CREATE | if force { OFlags::TRUNC } else { OFlags::EXCL };
+        }
+        let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
+        let file: File =
+            opened.map_err(|e| EngineError::TargetOpen { path: path.to_owned(), error: e.into() })?.into();
+        let kind = if block { Kind::Block(file) } else { Kind::Regular(file) };
+        Ok(Self { path: path.to_owned(), kind, written: 0 })
+    }
+
+    /// The target's name.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes written so far, rewritten ones counted each time.
+    #[must_use]
+    pub const fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Empties the target and makes sure that `0..len` reads as zeros, and that `from..len` has its space, so that writing there
+    /// later cannot fail for lack of it.
+    ///
+    /// # Errors
+    /// The target is full or cannot be written.
+    pub fn reserve(&mut self, from: u64, len: u64) -> Result<(), WriteFailed> {
+        let failed = |error: io::Error| WriteFailed { done: 0, offset: 0, error };
+        let mut at = match &self.kind {
+            Kind::Nothing => return Ok(()),
+            // Old content may be anywhere.
+            Kind::Block(_) => 0,
+            Kind::Regular(file) => {
+                file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)?;
+                match rustix::fs::fallocate(file, FallocateFlags::empty(), from, len - from) {
+                    Ok(()) => return Ok(()),
+                    // Some file systems cannot reserve; there zeros are written.
+                    Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => from,
+                    Err(e) => return Err(failed(e.into())),
+                }
+            }
+        };
+        let zeros = vec![0; 1 << 20];
+        while at < len {
+            let n = (len - at).min(zeros.len() as u64);
+            self.write_at(zeros.get(..n as usize).unwrap_or_default(), at)?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// How much was written before the failure, and what the system said.
+    pub fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), WriteFailed> {
+        let (Kind::Regular(file) | Kind::Block(file)) = &self.kind else {
+            self.written += bytes.len() as u64;
+            return Ok(());
+        };
+        let mut done = 0;
+        while let Some(rest) = bytes.get(done..).filter(|r| !r.is_empty()) {
+            match file.write_at(rest, offset + done as u64) {
+                Ok(0) => {
+                    let error = io::Error::new(io::ErrorKind::WriteZero, "the end of the device was reached");
+                    return Err(WriteFailed { done, offset, error });
+                }
+                Ok(n) => {
+                    done += n;
+                    self.written += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(WriteFailed { done, offset, error }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads back what was written at `offset`; zeros where nothing can be read back.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn read_back(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        match &self.kind {
+            Kind::Regular(file) | Kind::Block(file) => file.read_exact_at(buf, offset),
+            Kind::Nothing => {
+                buf.fill(0);
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until all that was written is on the medium.
+    ///
+    /// # Errors
+    /// What the system said, for instance a lack of space that a network file system tells only now.
+    pub fn sync(&self) -> Result<(), WriteFailed> {
+        match &self.kind {
+            Kind::Regular(file) | Kind::Block(file) => {
+                file.sync_data().map_err(|error| WriteFailed { done: 0, offset: 0, error })
+            }
+            Kind::Nothing => Ok(()),
+        }
+    }
+}
+
+fn is_null(stat: &rustix::fs::Stat) -> bool {
+    (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (1, 3)
+}

@@ -1,0 +1,85 @@
+//! Why the kernel in a dump cannot be understood.
+
+use crate::VirtAddr;
+use coresift_format::ReadError;
+
+/// What is missing or contradicts itself in the crashed kernel's own description.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum KernelError {
+    /// The dump has no VMCOREINFO and none was found in its memory.
+    #[error(
+        "{file} contains no VMCOREINFO, and none was found in its memory; without it only dump levels 0 and 1 are possible: \
+         use -d 1, or take the dump with the vmcoreinfo device (QEMU: -device vmcoreinfo)"
+    )]
+    NoVmcoreInfo {
+        /// The input file.
+        file: String,
+    },
+    /// A VMCOREINFO value is not what its kind must be.
+    #[error("VMCOREINFO: {key}={value} is not {expected}")]
+    BadValue {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// A VMCOREINFO key that is needed is not there.
+    #[error("VMCOREINFO lacks {key}, which {purpose} needs")]
+    MissingKey {
+        /// The key.
+        key: String,
+        /// What it is needed for.
+        purpose: &'static str,
+    },
+    /// The machine's architecture is not known yet.
+    #[error("page filtering for {machine} is not supported yet; dump levels 0 and 1 are")]
+    Architecture {
+        /// What the dump calls itself.
+        machine: String,
+    },
+    /// A page-table walk met an entry that is not present.
+    #[error("no translation for {addr}: the {level} entry at {entry_at:#x} is {entry:#x}")]
+    NotMapped {
+        /// The virtual address.
+        addr: VirtAddr,
+        /// The level of the walk.
+        level: &'static str,
+        /// Physical address of the entry.
+        entry_at: u64,
+        /// Its value.
+        entry: u64,
+    },
+    /// Memory that should be there could not be read.
+    #[error("{purpose} at {addr} cannot be read: {source}")]
+    Read {
+        /// What was read.
+        purpose: &'static str,
+        /// The virtual address.
+        addr: VirtAddr,
+        /// Why not.
+        source: ReadError,
+    },
+    /// Memory holds something that cannot be.
+    #[error("{what} at {addr} is {value:#x}, which it cannot be{hint}")]
+    Implausible {
+        /// The kernel object.
+        what: &'static str,
+        /// Its virtual address.
+        addr: VirtAddr,
+        /// Its value.
+        value: u64,
+        /// What to conclude, beginning with a separator.
+        hint: &'static str,
+    },
+    /// The kernel's memory model is not known.
+    #[error("the memory model cannot be told from VMCOREINFO: {why}")]
+    MemoryModel {
+        /// What is missing or contradicts itself.
+        why: String,
+    },
+}
+
+/// Shorthand of this crate.
+pub type Result<T> = std::result::Result<T, KernelError>;

@@ -1,0 +1,140 @@
+//! NUMA nodes and zones: the kernel's own count of free pages, and its free lists.
+
+use crate::error::{KernelError, Result};
+use crate::kernel::Kernel;
+use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
+use crate::vmcoreinfo::VmcoreInfo;
+use coresift_format::{CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, PhysicalMemory};
+use std::collections::BTreeMap;
+
+/// More zones than any kernel has in a node; a bound on what a torn dump can make us loop over.
+const MAX_ZONES: u32 = 16;
+/// Nodes of a node mask of 1024 bits, the largest x86-64 configures.
+const MAX_NODES: u64 = 1024;
+
+/// The addresses of all populated zones.
+///
+/// # Errors
+/// VMCOREINFO lacks what leads to the nodes, or they cannot be read.
+fn zones(kernel: &Kernel, reader: &mut KernelReader<'_>) -> Result<Vec<VirtAddr>> {
+    const PURPOSE: &str = "finding the zones";
+    let info = &kernel.info;
+    let need = |value: Option<u64>, key: &str| VmcoreInfo::require(value, key, PURPOSE);
+    let node_zones = need(info.offset("pglist_data.node_zones")?, "OFFSET(pglist_data.node_zones)")?;
+    let nr_zones = need(info.offset("pglist_data.nr_zones")?, "OFFSET(pglist_data.nr_zones)")?;
+    let zone_size = need(info.size("zone")?, "SIZE(zone)")?;
+    let spanned = need(info.offset("zone.spanned_pages")?, "OFFSET(zone.spanned_pages)")?;
+
+    let mut nodes = Vec::new();
+    if let Some(table) = info.symbol("node_data")? {
+        let mask = info.symbol("node_online_map")?;
+        let nodes_max = info.size("nodemask_t")?.map_or(1, |n| n.saturating_mul(8)).min(MAX_NODES);
+        for node in 0..nodes_max {
+            let online = match mask {
+                Some(mask) => reader.read_u64(mask.plus(node / 64 * 8))? >> (node % 64) & 1 == 1,
+                None => node == 0,
+            };
+            if online {
+                nodes.push(VirtAddr(reader.read_u64(table.plus(node * 8))?));
+            }
+        }
+    } else {
+        nodes.push(VmcoreInfo::require(info.symbol("contig_page_data")?, "SYMBOL(node_data) or SYMBOL(contig_page_data)", PURPOSE)?);
+    }
+    let mut zones = Vec::new();
+    for node in nodes {
+        for i in 0..reader.read_u32(node.plus(nr_zones))?.min(MAX_ZONES) {
+            let zone = node.plus(node_zones + u64::from(i) * zone_size);
+            if reader.read_u64(zone.plus(spanned))? != 0 {
+                zones.push(zone);
+            }
+        }
+    }
+    Ok(zones)
+}
+
+/// The number of free pages as the zones count them (`NR_FREE_PAGES`). Pages in per-cpu lists and in the counters' per-cpu
+/// differences are not included.
+///
+/// # Errors
+/// VMCOREINFO lacks what leads to the counters, or they cannot be read.
+pub fn free_pages(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<u64> {
+    const PURPOSE: &str = "the kernel's count of free pages";
+    let info = &kernel.info;
+    let stat = VmcoreInfo::require(info.offset("zone.vm_stat")?, "OFFSET(zone.vm_stat)", PURPOSE)?;
+    let index = VmcoreInfo::require(info.number("NR_FREE_PAGES")?, "NUMBER(NR_FREE_PAGES)", PURPOSE)?;
+    let index = u64::try_from(index).ok().filter(|i| *i < 256).ok_or_else(|| KernelError::BadValue {
+        key: "NUMBER(NR_FREE_PAGES)".to_owned(),
+        value: index.to_string(),
+        expected: "an index of zone.vm_stat",
+    })?;
+    let mut reader = kernel.reader(memory);
+    let mut sum = 0u64;
+    for zone in zones(kernel, &mut reader)? {
+        let value = reader.read_u64(zone.plus(stat + index * 8))?.cast_signed();
+        sum = sum.saturating_add(u64::try_from(value).unwrap_or(0));
+    }
+    Ok(sum)
+}
+
+/// The free pages by the free lists of all zones, for kernels whose free pages carry no mark of their own (before 2.6.18 by
+/// flag, 3.9 by exported type).
+///
+/// # Errors
+/// VMCOREINFO lacks what the walk needs, or a list is broken; which lists were not walked is not known then, so that nothing
+/// counts as free.
+pub fn walk_free_lists(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<PageSet> {
+    const PURPOSE: &str = "walking the free lists";
+    let info = &kernel.info;
+    let need = |value: Option<u64>, key: &str| VmcoreInfo::require(value, key, PURPOSE);
+    let area_at = need(info.offset("zone.free_area")?, "OFFSET(zone.free_area)")?;
+    let area_size = need(info.size("free_area")?, "SIZE(free_area)")?;
+    let orders = need(info.length("zone.free_area")?, "LENGTH(zone.free_area)")?;
+    let list_at = need(info.offset("free_area.free_list")?, "OFFSET(free_area.free_list)")?;
+    let types = info.length("free_area.free_list")?.unwrap_or(1);
+    let head_size = need(info.size("list_head")?, "SIZE(list_head)")?;
+    let next_at = need(info.offset("list_head.next")?, "OFFSET(list_head.next)")?;
+    let prev_at = need(info.offset("list_head.prev")?, "OFFSET(list_head.prev)")?;
+    let lru = need(info.offset("page.lru")?, "OFFSET(page.lru)")?;
+    if orders > 64 || types > 64 {
+        return Err(KernelError::BadValue {
+            key: "LENGTH(zone.free_area) or LENGTH(free_area.free_list)".to_owned(),
+            value: format!("{orders} and {types}"),
+            expected: "at most 64",
+        });
+    }
+    let mut reader = kernel.reader(memory);
+    let mut chunks: BTreeMap<u64, ChunkBits> = BTreeMap::new();
+    let mut budget = memory.ram().len();
+    for zone in zones(kernel, &mut reader)? {
+        for order in 0..orders {
+            for kind in 0..types {
+                let head = zone.plus(area_at + order * area_size + list_at + kind * head_size);
+                let mut previous = head;
+                let mut entry = VirtAddr(reader.read_u64(head.plus(next_at))?);
+                while entry != head {
+                    let broken = |what, value| KernelError::Implausible { what, addr: entry, value, hint: "; the free list is broken" };
+                    let back = reader.read_u64(entry.plus(prev_at))?;
+                    let pfn = kernel.memmap.pfn_of(VirtAddr(entry.0.wrapping_sub(lru)));
+                    let Some(pfn) = pfn.filter(|p| back == previous.0 && u64::from(p.0.trailing_zeros()) >= order) else {
+                        return Err(broken("an entry of a free list", back));
+                    };
+                    // No list can hold more pages than there are, so a circle ends here.
+                    budget = budget.checked_sub(1 << order.min(63)).ok_or_else(|| broken("the length of a free list", order))?;
+                    for chunk in pfn.0 >> CHUNK_SHIFT..=(pfn.0 + (1 << order) - 1) >> CHUNK_SHIFT {
+                        let base = chunk << CHUNK_SHIFT;
+                        let bits = chunks.entry(chunk).or_default();
+                        bits.set(pfn.0.saturating_sub(base), (pfn.0 + (1 << order) - base).min(CHUNK_PAGES));
+                    }
+                    previous = entry;
+                    entry = VirtAddr(reader.read_u64(entry.plus(next_at))?);
+                }
+            }
+        }
+    }
+    let mut set = PageSetBuilder::default();
+    for (chunk, bits) in chunks {
+        set.push(chunk, &bits);
+    }
+    Ok(set.finish())
+}

@@ -1,0 +1,414 @@
+//! What a `struct page` says about its page frame.
+
+use crate::class::PageClass;
+use crate::error::Result;
+use crate::version::KernelVersion;
+use crate::virt::VirtAddr;
+use crate::vmcoreinfo::VmcoreInfo;
+use coresift_format::Pfn;
+
+/// How a free block of the buddy allocator is told from its first page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Buddy {
+    /// `_mapcount` holds this value (since 2.6.38; exported since 3.9).
+    Type(i32),
+    /// A page flag (2.6.18 to 2.6.37).
+    Flag(u64),
+    /// Not from the page: the free lists have to be walked.
+    Unknown,
+}
+
+/// Where a compound head's order stands, and how a hugetlb head is told. All but `Pre44` look into the second `struct page`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compound {
+    /// The order is the low byte of the second page's flags (since 6.6).
+    FolioFlags { hugetlb: HugeTlb },
+    /// Bytes or 16-bit words for order and destructor at these offsets from the head (4.4 to 6.5).
+    Fields { order: usize, dtor: usize, wide: bool, hugetlb_dtor: Option<u16> },
+    /// Order and destructor pointer in the second page's `lru` (before 4.4).
+    Lru { order: usize, dtor: usize, free_huge_page: Option<u64> },
+    /// Nothing tells: every page is taken by itself.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HugeTlb {
+    /// The head's `_mapcount` holds this value (since 6.9).
+    Type(i32),
+    /// A bit of the second page's flags (6.6 to 6.8).
+    Flag(u64),
+    Unknown,
+}
+
+/// The rules that tell the class of a page frame, compiled once for a kernel.
+#[derive(Clone, Debug)]
+pub struct PageRules {
+    size: usize,
+    flags: usize,
+    mapping: usize,
+    mapcount: Option<usize>,
+    private: Option<usize>,
+    compound_head: Option<usize>,
+    lru: u64,
+    private_flag: u64,
+    swapcache: u64,
+    swapbacked: u64,
+    slab_flag: u64,
+    slab_type: Option<i32>,
+    head: u64,
+    poison: u64,
+    offline: Option<i32>,
+    unaccepted: Option<(i32, u8)>,
+    buddy: Buddy,
+    compound: Compound,
+    orders: u64,
+    evidence: Vec<(PageClass, Option<String>)>,
+}
+
+/// What one `struct page` says: a class, and how many page frames from this one on it speaks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The class.
+    pub class: PageClass,
+    /// log2 of the page frames of the block this page heads; 0 for a page that speaks for itself alone.
+    pub order: u8,
+    /// Something that cannot be, so that the page was taken for the kernel's own.
+    pub odd: Option<Oddity>,
+}
+
+/// A `struct page` that contradicts itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Oddity {
+    /// A free block of an order the kernel does not have, or at a page frame that no such block can begin at.
+    BuddyOrder(u64),
+}
+
+impl Verdict {
+    const fn page(class: PageClass) -> Self {
+        Self { class, order: 0, odd: None }
+    }
+
+    const fn block(class: PageClass, order: u8) -> Self {
+        Self { class, order, odd: None }
+    }
+}
+
+/// Page flag numbers that VMCOREINFO lacks on kernels of this age, from include/linux/page-flags.h of their time.
+struct OldFlags {
+    /// PG_slab, exported since 3.9.
+    slab: u32,
+    /// PG_head (with `CONFIG_PAGEFLAGS_EXTENDED`), exported as PG_head_mask since 3.17.
+    head: u32,
+}
+const OLD_FLAGS: OldFlags = OldFlags { slab: 7, head: 14 };
+
+impl PageRules {
+    /// Compiles the rules from VMCOREINFO. `version` decides only what kernels of that age do not export.
+    ///
+    /// # Errors
+    /// A value is malformed, or a key without which no `struct page` can be read is missing.
+    pub fn compile(info: &VmcoreInfo, version: Option<KernelVersion>) -> Result<Self> {
+        const PURPOSE: &str = "reading struct page";
+        let member = |name: &str| -> Result<Option<usize>> { Ok(info.offset(name)?.and_then(|o| usize::try_from(o).ok())) };
+        let need = |value: Option<usize>, key: &str| VmcoreInfo::require(value, key, PURPOSE);
+        let flag = |name: &str| -> Result<u64> { Ok(info.bit(name)?.map_or(0, |n| 1 << n)) };
+        let older_than = |v: KernelVersion| version.is_some_and(|is| is < v);
+
+        let size = need(info.size("page")?.and_then(|s| usize::try_from(s).ok()), "SIZE(page)")?;
+        let flags = need(member("page.flags")?, "OFFSET(page.flags)")?;
+        let mapping = need(member("page.mapping")?, "OFFSET(page.mapping)")?;
+        let fits = |o: &usize| o.checked_add(8).is_some_and(|end| end <= size);
+        let fits4 = |o: &usize| o.checked_add(4).is_some_and(|end| end <= size);
+        need(Some(flags).filter(fits), "an OFFSET(page.flags) inside SIZE(page)")?;
+        need(Some(mapping).filter(fits), "an OFFSET(page.mapping) inside SIZE(page)")?;
+        let mapcount = member("page._mapcount")?.filter(fits4);
+        let private = member("page.private")?.filter(fits);
+        let compound_head = match member("page.compound_head")? {
+            Some(o) => Some(o),
+            // The same word since 7.1.
+            None => member("page.compound_info")?,
+        }
+        .filter(fits);
+        let orders = info.length("zone.free_area")?.filter(|n| (1..64).contains(n));
+        let page_type = |name: &str| -> Result<Option<i32>> {
+            Ok(info.page_type(name)?.filter(|_| mapcount.is_some()))
+        };
+
+        let slab_type = page_type("PAGE_SLAB_MAPCOUNT_VALUE")?;
+        let slab_flag = match (info.bit("PG_slab")?, slab_type) {
+            (Some(n), _) => 1 << n,
+            (None, Some(_)) => 0,
+            // Slab must never be taken for anything else, so this is assumed wherever nothing is exported.
+            (None, None) => 1 << OLD_FLAGS.slab,
+        };
+        let buddy = match (page_type("PAGE_BUDDY_MAPCOUNT_VALUE")?, info.bit("PG_buddy")?) {
+            (Some(value), _) if private.is_some() => Buddy::Type(value),
+            (None, Some(n)) if private.is_some() => Buddy::Flag(1 << n),
+            _ => Buddy::Unknown,
+        };
+        let unaccepted = page_type("PAGE_UNACCEPTED_MAPCOUNT_VALUE")?
+            .zip(orders.and_then(|n| u8::try_from(n - 1).ok()));
+        let head = match info.number("PG_head_mask")? {
+            Some(mask) => mask.cast_unsigned(),
+            None if older_than(KernelVersion(3, 17, 0)) => 1 << OLD_FLAGS.head,
+            None => 0,
+        };
+        let swapcache = flag("PG_swapcache")?;
+        let swapbacked = match info.bit("PG_swapbacked")? {
+            Some(n) => 1 << n,
+            // From 4.10 PG_swapcache shares its bit with PG_owner_priv_1, below PG_private, and means swap cache only
+            // together with PG_swapbacked, which is exported since 4.17 and six bits above PG_private before.
+            None => match (info.bit("PG_swapcache")?, info.bit("PG_private")?) {
+                (Some(swapcache), Some(private)) if swapcache < private => 1u64.checked_shl(private + 6).unwrap_or(0),
+                _ => 0,
+            },
+        };
+        let hugetlb_type = page_type("PAGE_HUGETLB_MAPCOUNT_VALUE")?;
+        let compound = Self::compound(info, size, version, hugetlb_type)?;
+
+        let mut rules = Self {
+            size,
+            flags,
+            mapping,
+            mapcount,
+            private,
+            compound_head,
+            lru: flag("PG_lru")?,
+            private_flag: flag("PG_private")?,
+            swapcache,
+            swapbacked,
+            slab_flag,
+            slab_type,
+            head,
+            poison: flag("PG_hwpoison")?,
+            offline: page_type("PAGE_OFFLINE_MAPCOUNT_VALUE")?,
+            unaccepted,
+            buddy,
+            compound,
+            orders: orders.unwrap_or(64),
+            evidence: Vec::new(),
+        };
+        rules.evidence = PageClass::ALL.iter().map(|c| (*c, rules.explain(*c))).collect();
+        Ok(rules)
+    }
+
+    fn compound(
+        info: &VmcoreInfo,
+        size: usize,
+        version: Option<KernelVersion>,
+        hugetlb_type: Option<i32>,
+    ) -> Result<Compound> {
+        let member = |name: &str| -> Result<Option<usize>> { Ok(info.offset(name)?.and_then(|o| usize::try_from(o).ok())) };
+        // Offsets of the second struct page, as distances from the head, must stay inside it.
+        let second = |o: usize, bytes: usize| o.checked_add(size).filter(|o| o + bytes <= 2 * size);
+        let hugetlb_dtor =
+            info.number("HUGETLB_PAGE_DTOR")?.and_then(|n| u16::try_from(n).ok());
+        if let Some(value) = hugetlb_type {
+            return Ok(Compound::FolioFlags { hugetlb: HugeTlb::Type(value) });
+        }
+        if let Some(n) = info.bit("PG_hugetlb")? {
+            return Ok(Compound::FolioFlags { hugetlb: HugeTlb::Flag(1 << n) });
+        }
+        // 6.3 to 6.5 count the offsets from the head.
+        if let (Some(order), Some(dtor)) = (member("folio._folio_order")?, member("folio._folio_dtor")?) {
+            if (size..2 * size).contains(&order) && (size..2 * size).contains(&dtor) {
+                return Ok(Compound::Fields { order, dtor, wide: false, hugetlb_dtor });
+            }
+        }
+        if let (Some(order), Some(dtor)) = (member("page.compound_order")?, member("page.compound_dtor")?) {
+            // 16-bit words until 4.15; nothing but the version tells.
+            let wide = version.is_some_and(|v| v < KernelVersion(4, 16, 0));
+            if let (Some(order), Some(dtor)) = (second(order, 2), second(dtor, 2)) {
+                return Ok(Compound::Fields { order, dtor, wide, hugetlb_dtor });
+            }
+        }
+        if version.is_some_and(|v| v < KernelVersion(4, 4, 0))
+            && let Some(lru) = member("page.lru")?
+            && let Some(dtor) = member("list_head.next")?.and_then(|o| second(lru.checked_add(o)?, 8))
+            && let Some(order) = member("list_head.prev")?.and_then(|o| second(lru.checked_add(o)?, 8))
+        {
+            let free_huge_page = info.symbol("free_huge_page")?.map(|a| a.0);
+            return Ok(Compound::Lru { order, dtor, free_huge_page });
+        }
+        // From 6.6 on the order is in the flags of the second page whether or not hugetlb is configured.
+        if version.is_some_and(|v| v >= KernelVersion(6, 6, 0)) {
+            return Ok(Compound::FolioFlags { hugetlb: HugeTlb::Unknown });
+        }
+        Ok(Compound::Unknown)
+    }
+
+    /// Bytes of a `struct page`.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Whether free blocks can be told from their pages, without walking the free lists.
+    #[must_use]
+    pub fn knows_buddy(&self) -> bool {
+        self.buddy != Buddy::Unknown
+    }
+
+    /// What tells each class; `None` where evidence is missing, so that its pages count as the kernel's own.
+    #[must_use]
+    pub fn evidence(&self) -> &[(PageClass, Option<String>)] {
+        &self.evidence
+    }
+
+    /// Whether `page` (the bytes of a `struct page`) carries the hardware poison flag.
+    #[inline]
+    #[must_use]
+    pub fn is_poisoned(&self, page: &[u8]) -> bool {
+        self.poison != 0 && word(page, self.flags) & self.poison != 0
+    }
+
+    /// The class of the page frame `pfn` whose `struct page` is `page`; `next` gives the one behind it, asked for only where
+    /// `page` heads a compound page. Slices shorter than [`Self::size`] read as zeros beyond their end.
+    #[inline]
+    pub fn classify<'a>(&self, pfn: Pfn, page: &[u8], next: impl FnOnce() -> Option<&'a [u8]>) -> Verdict {
+        let flags = word(page, self.flags);
+        if let Some(at) = self.compound_head
+            && word(page, at) & 1 != 0
+        {
+            // A tail whose head did not speak for it: its head is kept, or belongs to no RAM.
+            return Verdict::page(if flags & self.poison != 0 { PageClass::HwPoison } else { PageClass::Kernel });
+        }
+        let mapcount = self.mapcount.map_or(0, |at| half(page, at));
+        let slab = flags & self.slab_flag != 0 || self.slab_type == Some(mapcount);
+        if flags & self.poison == 0 && flags & self.head == 0 && !slab {
+            return self.single(pfn, page, flags, mapcount);
+        }
+        let (order, hugetlb) =
+            if flags & self.head != 0 { self.compound_of(pfn, mapcount, next()) } else { (0, false) };
+        let poisoned = flags & self.poison != 0;
+        if hugetlb {
+            // A poisoned hugetlb page keeps the flag on its head, whichever of its pages is bad.
+            return Verdict::block(if poisoned { PageClass::HwPoison } else { PageClass::HugeTlb }, order);
+        }
+        let verdict = if slab { Verdict::page(PageClass::Slab) } else { self.single(pfn, page, flags, mapcount) };
+        let verdict = if verdict.order == 0 { Verdict { order, ..verdict } } else { verdict };
+        // In other blocks the flag is exact: it is for whoever walks the block to ask each page.
+        if poisoned && verdict.order == 0 { Verdict::page(PageClass::HwPoison) } else { verdict }
+    }
+
+    /// The class by flags, mapping and page type of a page that is neither slab nor poisoned.
+    #[inline]
+    fn single(&self, pfn: Pfn, page: &[u8], flags: u64, mapcount: i32) -> Verdict {
+        match self.buddy {
+            Buddy::Type(value) if value == mapcount => return self.free_block(pfn, page),
+            Buddy::Flag(bit) if flags & bit != 0 => return self.free_block(pfn, page),
+            _ => {}
+        }
+        if mapcount < -1 {
+            if let Some((value, order)) = self.unaccepted
+                && value == mapcount
+                && pfn.0.trailing_zeros() >= u32::from(order)
+            {
+                return Verdict::block(PageClass::Unaccepted, order);
+            }
+            if self.offline == Some(mapcount) {
+                return Verdict::page(PageClass::Offline);
+            }
+            // A page type that is none of these marks a kernel page: user and cache pages count their mappings there.
+            return Verdict::page(PageClass::Kernel);
+        }
+        let anonymous = word(page, self.mapping) & 1 != 0;
+        if anonymous {
+            return Verdict::page(PageClass::User);
+        }
+        let swapcache = flags & self.swapcache != 0 && flags & self.swapbacked == self.swapbacked;
+        if flags & self.lru != 0 || swapcache {
+            let private = flags & self.private_flag != 0;
+            return Verdict::page(if private { PageClass::PrivateCache } else { PageClass::Cache });
+        }
+        Verdict::page(PageClass::Kernel)
+    }
+
+    fn free_block(&self, pfn: Pfn, page: &[u8]) -> Verdict {
+        let order = self.private.map_or(0, |at| word(page, at));
+        if order >= self.orders || u64::from(pfn.0.trailing_zeros()) < order {
+            return Verdict { odd: Some(Oddity::BuddyOrder(order)), ..Verdict::page(PageClass::Kernel) };
+        }
+        Verdict::block(PageClass::Free, order as u8)
+    }
+
+    /// Order and hugetlb-ness of a compound head. An order that cannot be (as the fake heads of HVO, 5.14 to 7.0, show) is 0.
+    fn compound_of(&self, pfn: Pfn, mapcount: i32, next: Option<&[u8]>) -> (u8, bool) {
+        let Some(next) = next else { return (0, false) };
+        let at = |offset: usize| offset - self.size;
+        let (order, hugetlb) = match self.compound {
+            Compound::FolioFlags { hugetlb } => {
+                let flags = word(next, self.flags);
+                let huge = match hugetlb {
+                    HugeTlb::Type(value) => value == mapcount,
+                    HugeTlb::Flag(bit) => flags & bit != 0,
+                    HugeTlb::Unknown => false,
+                };
+                (flags & 0xff, huge)
+            }
+            Compound::Fields { order, dtor, wide, hugetlb_dtor } => {
+                let field = |o: usize| {
+                    let byte = |i: usize| next.get(i).copied().unwrap_or(0);
+                    u16::from_le_bytes([byte(at(o)), if wide { byte(at(o) + 1) } else { 0 }])
+                };
+                (u64::from(field(order)), hugetlb_dtor.is_some_and(|d| field(dtor) == d))
+            }
+            Compound::Lru { order, dtor, free_huge_page } => {
+                (word(next, at(order)), free_huge_page.is_some_and(|f| word(next, at(dtor)) == f))
+            }
+            Compound::Unknown => (0, false),
+        };
+        if order >= 64 || u64::from(pfn.0.trailing_zeros()) < order { (0, hugetlb) } else { (order as u8, hugetlb) }
+    }
+
+    /// The evidence for a class, in words that name VMCOREINFO keys.
+    fn explain(&self, class: PageClass) -> Option<String> {
+        let typed = |key: &str, value: i32| format!("NUMBER({key}) = {value} in _mapcount");
+        match class {
+            PageClass::Kernel => Some("claimed by no other class".to_owned()),
+            PageClass::Zero => Some("every byte of the page".to_owned()),
+            PageClass::Slab => Some(match self.slab_type {
+                Some(v) => typed("PAGE_SLAB_MAPCOUNT_VALUE", v),
+                None => format!("page flag PG_slab ({})", self.slab_flag.trailing_zeros()),
+            }),
+            PageClass::Cache | PageClass::PrivateCache => (self.lru != 0).then(|| {
+                let private = if class == PageClass::Cache { "no PG_private" } else { "PG_private" };
+                format!("page flag PG_lru ({}) or swap cache, mapping not anonymous, {private}", self.lru.trailing_zeros())
+            }),
+            PageClass::User => Some("bit 0 of mapping, not slab".to_owned()),
+            PageClass::HugeTlb => match self.compound {
+                Compound::FolioFlags { hugetlb: HugeTlb::Type(v) } => Some(typed("PAGE_HUGETLB_MAPCOUNT_VALUE", v)),
+                Compound::FolioFlags { hugetlb: HugeTlb::Flag(bit) } => {
+                    Some(format!("PG_hugetlb ({}) in the second page's flags", bit.trailing_zeros()))
+                }
+                Compound::Fields { hugetlb_dtor: Some(d), .. } => Some(format!("HUGETLB_PAGE_DTOR ({d}) as destructor")),
+                Compound::Lru { free_huge_page: Some(f), .. } => {
+                    Some(format!("free_huge_page ({}) as destructor", VirtAddr(f)))
+                }
+                _ => None,
+            },
+            PageClass::Free => match self.buddy {
+                Buddy::Type(v) => Some(typed("PAGE_BUDDY_MAPCOUNT_VALUE", v)),
+                Buddy::Flag(bit) => Some(format!("page flag PG_buddy ({})", bit.trailing_zeros())),
+                Buddy::Unknown => None,
+            },
+            PageClass::Unaccepted => self.unaccepted.map(|(v, _)| typed("PAGE_UNACCEPTED_MAPCOUNT_VALUE", v)),
+            PageClass::Offline => self.offline.map(|v| typed("PAGE_OFFLINE_MAPCOUNT_VALUE", v)),
+            PageClass::HwPoison => {
+                (self.poison != 0).then(|| format!("page flag PG_hwpoison ({})", self.poison.trailing_zeros()))
+            }
+        }
+    }
+}
+
+/// The little-endian 64-bit word at `offset`; zero beyond the end.
+#[inline]
+fn word(page: &[u8], offset: usize) -> u64 {
+    page.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_le_bytes(*b))
+}
+
+/// The little-endian signed 32-bit word at `offset`; zero beyond the end.
+#[inline]
+fn half(page: &[u8], offset: usize) -> i32 {
+    page.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| i32::from_le_bytes(*b))
+}
