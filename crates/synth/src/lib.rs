@@ -1,1 +1,48 @@
-//! placeholder
+//! Kernels made of text: builds small or huge crash dumps for tests and benches.
+//!
+//! ```text
+//! KernelLayout (a row a version) ─┐
+//! RAM ranges, model, tables ──────┼─ Machine ── build ──> Image { memory, VMCOREINFO, truth table }
+//! "@0x1100 32 buddy order=5" ─────┘                         ├─ elf() ──> Elf { notes, segments } ──> bytes
+//!                                                           └─ kdump() > Kdump { version, abi, pages } > bytes ─ flatten
+//! ```
+//!
+//! Shares neither code nor constants with the readers, so that a wrong layout cannot agree with itself. Everything is a function of its
+//! input: the same machine gives the same bytes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test support: a machine that cannot be built is a mistake in the test, and a panic says so at the right line"
+)]
+
+pub mod elf;
+mod image;
+mod kernel_image;
+pub mod layout;
+mod machine;
+mod memmap;
+mod node;
+mod pages;
+mod paging;
+mod population;
+mod printk;
+mod ram;
+mod vmcoreinfo;
+
+pub use image::{Image, Truth};
+pub use kernel_image::BUILD_ID;
+pub use layout::{KernelLayout, LAYOUTS};
+pub use machine::Machine;
+pub use memmap::{Model, SECTION_PAGES, SECTION_SIZE_BITS};
+pub use paging::{Leaf, START_KERNEL_MAP};
+pub use population::CLASSES;
+pub use printk::Message;
+pub use ram::Page;
+pub use vmcoreinfo::MAX_PHYSMEM_BITS;
+
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
+/// Orders of free blocks: `LENGTH(zone.free_area)`, 0 to 10.
+pub const ORDERS: u32 = 11;

@@ -1,0 +1,134 @@
+//! A built machine: its memory, what it says of itself, and what is true of each page.
+
+use crate::layout::KernelLayout;
+use crate::population::CLASSES;
+use crate::ram::{Filler, Page, fill};
+use crate::{PAGE, elf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// The class of each page frame, as ascending runs that leave no gap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Truth {
+    /// Runs of page frames and their class; neighbours differ.
+    pub runs: Vec<(Range<u64>, &'static str)>,
+}
+
+impl Truth {
+    pub(crate) fn push(&mut self, start: u64, end: u64, class: &'static str) {
+        if start >= end {
+            return;
+        }
+        match self.runs.last_mut() {
+            Some(last) if last.1 == class && last.0.end == start => last.0.end = end,
+            _ => self.runs.push((start..end, class)),
+        }
+    }
+
+    /// The class of a page frame; `"hole"` beyond the end.
+    #[must_use]
+    pub fn class(&self, pfn: u64) -> &'static str {
+        let i = self.runs.partition_point(|(r, _)| r.end <= pfn);
+        self.runs.get(i).map_or("hole", |r| r.1)
+    }
+
+    /// Pages of a class.
+    ///
+    /// # Panics
+    /// On a name that is no class.
+    #[must_use]
+    pub fn count(&self, class: &str) -> u64 {
+        assert!(CLASSES.contains(&class), "no class is called {class}");
+        self.runs.iter().filter(|r| r.1 == class).map(|(r, _)| r.end - r.start).sum()
+    }
+
+    /// Every class that has pages, with their number, in the order of [`CLASSES`].
+    #[must_use]
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        CLASSES.iter().map(|c| (*c, self.count(c))).filter(|(_, n)| *n > 0).collect()
+    }
+
+    /// Page frames of the given classes, ascending.
+    pub fn pfns<'a>(&'a self, classes: &'a [&str]) -> impl Iterator<Item = u64> + 'a {
+        self.runs.iter().filter(|r| classes.contains(&r.1)).flat_map(|(r, _)| r.clone())
+    }
+}
+
+/// A built machine.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The kernel it runs.
+    pub layout: KernelLayout,
+    /// The VMCOREINFO text that goes into the dump's note. Changing it does not change the copy in memory.
+    pub vmcoreinfo: String,
+    /// Symbols and their virtual addresses, KASLR included.
+    pub symbols: BTreeMap<String, u64>,
+    /// The class of each page frame.
+    pub truth: Truth,
+    /// Virtual address of physical address 0 in the linear map.
+    pub page_offset: u64,
+    /// `phys_base`.
+    pub phys_base: i64,
+    /// Page frames of the kernel image.
+    pub image: Range<u64>,
+    /// Virtual address of its first byte.
+    pub image_virt: u64,
+    /// Page frames that hold struct pages.
+    pub memmap_frames: BTreeSet<u64>,
+    /// Number of CPUs.
+    pub cpus: u32,
+    pub(crate) ram: Vec<Range<u64>>,
+    pub(crate) pages: BTreeMap<u64, Box<Page>>,
+    pub(crate) fillers: Vec<(Range<u64>, Filler)>,
+}
+
+impl Image {
+    /// RAM: ranges of page frames, ascending, with holes between.
+    #[must_use]
+    pub fn ram(&self) -> &[Range<u64>] {
+        &self.ram
+    }
+
+    /// The bytes of a page frame; zeros where there is no RAM.
+    #[must_use]
+    pub fn page(&self, pfn: u64) -> Page {
+        let mut page = [0; PAGE as usize];
+        if let Some(written) = self.pages.get(&pfn) {
+            return **written;
+        }
+        if self.ram.iter().any(|r| r.contains(&pfn)) {
+            let filler = self.fillers.iter().find(|(r, _)| r.contains(&pfn)).map_or(Filler::Words, |f| f.1);
+            fill(pfn, filler, &mut page);
+        }
+        page
+    }
+
+    /// `len` bytes of physical memory.
+    #[must_use]
+    pub fn read(&self, paddr: u64, len: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(len as usize);
+        let mut at = paddr;
+        while at < paddr + len {
+            let n = (PAGE - at % PAGE).min(paddr + len - at) as usize;
+            let offset = (at % PAGE) as usize;
+            out.extend_from_slice(&self.page(at / PAGE)[offset..offset + n]);
+            at += n as u64;
+        }
+        out
+    }
+
+    /// Overwrites physical memory after the build (the truth table stays as it is).
+    pub fn write(&mut self, paddr: u64, bytes: &[u8]) {
+        for (i, byte) in bytes.iter().enumerate() {
+            let at = paddr + i as u64;
+            let page = self.page(at / PAGE);
+            self.pages.entry(at / PAGE).or_insert_with(|| Box::new(page))[(at % PAGE) as usize] = *byte;
+        }
+    }
+
+    /// An ELF core of the machine as a kernel's /proc/vmcore would be, to be changed before it is written.
+    #[must_use]
+    pub fn elf(&self) -> elf::Elf<'_> {
+        elf::Elf::of(self)
+    }
+}
