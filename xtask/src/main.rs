@@ -7,10 +7,12 @@
 //! ```
 
 mod audit;
+mod bench;
 mod debian;
 mod lab;
 mod peers;
 mod shell;
+mod test;
 
 use anyhow::{Result, bail};
 use std::process::ExitCode;
@@ -25,6 +27,12 @@ struct Command {
 
 const COMMANDS: &[Command] = &[
     Command {
+        name: "test",
+        arguments: "[--list | STEP...]",
+        about: "everything that must hold, one real kernel crashed in QEMU among it",
+        run: test::run,
+    },
+    Command {
         name: "lab",
         arguments: "KERNEL ...",
         about: "boot a kernel under QEMU, crash it, dump it with our program in its capture kernel",
@@ -35,6 +43,12 @@ const COMMANDS: &[Command] = &[
         arguments: "pages|sets|crash|drgn ...",
         about: "compare a dump with its source, or with makedumpfile's, through a peer's eyes",
         run: peers::check::run,
+    },
+    Command {
+        name: "bench",
+        arguments: "CORE [--quick]",
+        about: "our program and makedumpfile on one core in turn: time, memory, stages; dated record",
+        run: bench::run,
     },
     Command {
         name: "peers",

@@ -1,0 +1,293 @@
+//! `cargo xtask test`: everything that must hold, step by step, with one line of counts at the very end for CI to read.
+//!
+//! ```text
+//! source ─ fmt, clippy, doc, licences ─> tests ─> bundled crash dump ─> a real kernel crashed in QEMU ─> peers look at the dump
+//! ```
+//! What cannot run on this machine is skipped by name, with the reason. Nothing is downloaded twice.
+
+use crate::debian::Skipped;
+use crate::lab::{self, Outcome};
+use crate::peers::{check, install};
+use crate::{audit, peers, shell};
+use anyhow::{Context, Result, bail, ensure};
+use std::cell::OnceCell;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// The kernel of `lab/kernels.txt` that every test run crashes.
+const KERNEL: &str = "6.12";
+
+/// How many checks passed, failed and were skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+}
+
+/// What later steps need of earlier ones.
+#[derive(Default)]
+struct Shared {
+    crash: OnceCell<Outcome>,
+}
+
+/// One step. An error is a failure, or a skip where it is [`Skipped`].
+struct Step {
+    name: &'static str,
+    run: fn(&Shared) -> Result<Counts>,
+}
+
+const ONE: Counts = Counts { passed: 1, failed: 0, skipped: 0 };
+
+const STEPS: &[Step] = &[
+    Step { name: "cargo fmt", run: |_| cargo(&["fmt", "--all", "--check"]) },
+    Step {
+        name: "cargo clippy",
+        run: |_| cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),
+    },
+    Step { name: "cargo doc", run: |_| cargo(&["doc", "--quiet", "--workspace", "--no-deps", "--locked"]) },
+    Step { name: "licences", run: |_| licences() },
+    Step { name: "peers", run: |_| peers() },
+    Step { name: "unit, property and snapshot tests", run: |_| tests() },
+    Step { name: "doc tests", run: |_| count(cargo_command(&["test", "--workspace", "--doc", "--locked"])) },
+    Step { name: "a real kernel, crashed and dumped in its capture kernel", run: crash },
+    Step { name: "real kernel: every kept page through libkdumpfile", run: |s| on_crash(s, "python", check_pages) },
+    Step { name: "real kernel: the pages that makedumpfile keeps", run: |s| on_crash(s, "makedumpfile", check_set) },
+    Step { name: "real kernel: crash prints the same", run: |s| on_crash(s, "crash", check_crash) },
+    Step { name: "real kernel: drgn lists the same tasks", run: |s| on_crash(s, "drgn", check_drgn) },
+];
+
+/// Runs all steps, whatever fails; `--list` names them, other arguments pick steps by a part of their name.
+///
+/// # Errors
+/// Never for a failed step: that is exit code 1.
+pub fn run(arguments: &[String]) -> Result<ExitCode> {
+    if arguments.iter().any(|a| a == "--list") {
+        STEPS.iter().for_each(|s| println!("{}", s.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (shared, mut sum, mut notes) = (Shared::default(), Counts::default(), Vec::new());
+    let picked = |s: &&Step| arguments.is_empty() || arguments.iter().any(|a| s.name.contains(a.as_str()));
+    let steps: Vec<&Step> = STEPS.iter().filter(picked).collect();
+    ensure!(!steps.is_empty(), "no step is called so; `cargo xtask test --list` names them");
+    for (number, step) in steps.iter().enumerate() {
+        println!("\n== {}/{} {}", number + 1, steps.len(), step.name);
+        let start = Instant::now();
+        let counts = match (step.run)(&shared) {
+            Ok(counts) => counts,
+            Err(error) => match error.downcast_ref::<Skipped>() {
+                Some(skipped) => {
+                    notes.push(format!("skipped: {}: {}", step.name, skipped.0));
+                    Counts { skipped: 1, ..Counts::default() }
+                }
+                None => {
+                    println!("{error:#}");
+                    Counts { failed: 1, ..Counts::default() }
+                }
+            },
+        };
+        if counts.failed > 0 {
+            notes.push(format!("FAILED: {}", step.name));
+        }
+        println!("-- {}: {} ({:.1} s)", step.name, text(counts), start.elapsed().as_secs_f64());
+        sum = Counts {
+            passed: sum.passed + counts.passed,
+            failed: sum.failed + counts.failed,
+            skipped: sum.skipped + counts.skipped,
+        };
+    }
+    println!();
+    notes.iter().for_each(|n| println!("{n}"));
+    println!("{}", text(sum));
+    Ok(if sum.failed == 0 && sum.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn text(c: Counts) -> String {
+    format!("{} passed, {} failed, {} skipped", c.passed, c.failed, c.skipped)
+}
+
+fn cargo_command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // Snapshots are compared, never written; rustdoc takes its lints from the environment.
+    command
+        .args(arguments)
+        .current_dir(shell::workspace())
+        .env("INSTA_UPDATE", "no")
+        .env("RUSTDOCFLAGS", "-D warnings");
+    command
+}
+
+fn cargo(arguments: &[&str]) -> Result<Counts> {
+    if let [tool @ ("fmt" | "clippy"), ..] = arguments
+        && shell::find_program(&format!("cargo-{tool}")).is_none()
+    {
+        return Err(Skipped(format!("cargo-{tool} is not installed (rustup component add {tool})")).into());
+    }
+    shell::run(&mut cargo_command(arguments))?;
+    Ok(ONE)
+}
+
+fn licences() -> Result<Counts> {
+    let refused = audit::refused_licences()?;
+    ensure!(refused.is_empty(), "{}", refused.join("\n"));
+    Ok(ONE)
+}
+
+/// Each peer that is there counts as passed, each that cannot be had as skipped, by name.
+fn peers() -> Result<Counts> {
+    let mut counts = Counts::default();
+    for (name, state) in install::install()? {
+        match state {
+            Ok(version) => {
+                println!("peer {name}: {version}");
+                counts.passed += 1;
+            }
+            Err(why) => {
+                println!("skipped: peer {name}: {why}");
+                counts.skipped += 1;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+fn tests() -> Result<Counts> {
+    let nextest = shell::find_program("cargo-nextest").is_some();
+    count(if nextest {
+        cargo_command(&["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--status-level", "fail"])
+    } else {
+        cargo_command(&["test", "--workspace", "--all-targets", "--locked", "--no-fail-fast"])
+    })
+}
+
+/// Runs a test runner, shows what it prints, and adds up its summary lines.
+fn count(mut command: Command) -> Result<Counts> {
+    let (reader, writer) = std::io::pipe()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .with_context(|| format!("cannot start {}", shell::line(&command)))?;
+    // The command holds the writing ends of the pipe, and with them the end of the output back.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let counts = count_summaries(reader);
+    let status = child.wait()?;
+    if !status.success() && counts.failed == 0 {
+        bail!("{}: {status}", shell::line(&command));
+    }
+    Ok(counts)
+}
+
+fn count_summaries(output: impl Read) -> Counts {
+    let mut sum = Counts::default();
+    for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).into_owned();
+        println!("{line}");
+        if let Some(counts) = summary(&line) {
+            sum.passed += counts.passed;
+            sum.failed += counts.failed;
+            sum.skipped += counts.skipped;
+        }
+    }
+    sum
+}
+
+/// The counts of a summary line of nextest (`N tests run: N passed, N failed, N skipped`, with other words between) or of the
+/// standard runner (`test result: ok. N passed; N failed; N ignored; ...`).
+fn summary(line: &str) -> Option<Counts> {
+    let rest = line
+        .split_once("tests run:")
+        .or_else(|| line.split_once("test run:"))
+        .or_else(|| line.split_once("test result:"))?
+        .1;
+    let number = |word: &str| -> u64 {
+        let words: Vec<&str> = rest.split([' ', ',', ';', '.', '(', ')']).filter(|w| !w.is_empty()).collect();
+        words.windows(2).filter(|pair| pair[1] == word).filter_map(|pair| pair[0].parse::<u64>().ok()).sum()
+    };
+    // A test that ran out of time or crashed its process is listed apart by nextest.
+    let failed = number("failed") + number("timed") + number("exec");
+    Some(Counts { passed: number("passed"), failed, skipped: number("skipped") + number("ignored") })
+}
+
+/// Crashes a kernel and lets our program dump it.
+fn crash(shared: &Shared) -> Result<Counts> {
+    let mut options = lab::Options::new(KERNEL);
+    options.vmlinux = true;
+    let outcome = lab::crash(&options)?;
+    lab::report(&outcome);
+    ensure!(
+        outcome.exit == Some(0),
+        "the program ended with {:?} in the capture kernel; see the console",
+        outcome.exit
+    );
+    ensure!(outcome.dump.is_some(), "it wrote no dump");
+    let _ = shared.crash.set(outcome);
+    Ok(ONE)
+}
+
+/// The files of a crash: raw core, our dump, kernel with debugging information.
+struct Files<'a> {
+    raw: &'a Path,
+    dump: &'a Path,
+    vmlinux: &'a Path,
+}
+
+/// Runs `check` on the crashed kernel's files, where there are such, and the peer `needs` is there.
+fn on_crash(shared: &Shared, needs: &str, check: fn(&Files<'_>) -> Result<bool>) -> Result<Counts> {
+    let Some(outcome) = shared.crash.get() else {
+        return Err(Skipped("no kernel was crashed and dumped".into()).into());
+    };
+    peers::program(needs).map_err(|e| Skipped(format!("{e:#}")))?;
+    let (Some(raw), Some(dump), Some(vmlinux)) = (&outcome.vmcore, &outcome.dump, &outcome.vmlinux) else {
+        bail!("the lab left no raw core, dump or vmlinux");
+    };
+    ensure!(check(&Files { raw, dump, vmlinux })?, "they differ; see above");
+    Ok(ONE)
+}
+
+fn check_pages(files: &Files<'_>) -> Result<bool> {
+    check::pages(files.raw, files.dump)
+}
+
+fn check_set(files: &Files<'_>) -> Result<bool> {
+    check::sets(files.raw, &[31], Some(files.vmlinux).filter(|_| peers::program("python").is_ok()))
+}
+
+fn check_crash(files: &Files<'_>) -> Result<bool> {
+    check::crash(files.raw, files.dump, files.vmlinux)
+}
+
+fn check_drgn(files: &Files<'_>) -> Result<bool> {
+    check::drgn(files.raw, files.dump, files.vmlinux)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_of_both_runners_are_counted_and_other_lines_are_not() {
+        let counts = |passed, failed, skipped| Some(Counts { passed, failed, skipped });
+        for (line, expected) in [
+            ("     Summary [   0.005s] 8 tests run: 8 passed, 0 skipped", counts(8, 0, 0)),
+            (
+                "     Summary [   1.5s] 9/10 tests run: 6 passed (1 slow, 2 flaky), 2 failed, 1 timed out, 3 skipped",
+                counts(6, 3, 3),
+            ),
+            ("     Summary [   0.1s] 1 test run: 1 passed, 0 skipped", counts(1, 0, 0)),
+            (
+                "test result: ok. 7 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+                counts(7, 0, 2),
+            ),
+            ("test result: FAILED. 7 passed; 1 failed; 0 ignored; 0 measured", counts(7, 1, 0)),
+            ("test codec::zlib ... ok", None),
+        ] {
+            assert_eq!(summary(line), expected, "{line}");
+        }
+        let both = "test result: ok. 7 passed; 0 failed; 2 ignored\nnoise\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n";
+        assert_eq!(count_summaries(both.as_bytes()), Counts { passed: 8, failed: 1, skipped: 2 });
+    }
+}
