@@ -1,1 +1,33 @@
-fn main() {}
+//! The program `coresift`: commands, and makedumpfile's command line. All printing of the project is in this crate.
+//!
+//! ```text
+//! argv ─ name is `makedumpfile`, or first argument is ─> makedumpfile/ ─┐
+//!      └ else ─> commands/ (clap) ──────────────────────────────────────┴─> coresift_engine ─> report, exit code
+//! ```
+
+mod cause;
+mod commands;
+mod exit;
+mod makedumpfile;
+mod output;
+mod progress;
+mod report;
+#[cfg(test)]
+mod sample;
+mod size;
+mod text;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let called_makedumpfile =
+        args.first().is_some_and(|name| Path::new(name).file_name() == Some("makedumpfile".as_ref()));
+    match args.as_slice() {
+        [_, rest @ ..] if called_makedumpfile => makedumpfile::main(rest).into(),
+        [_, first, rest @ ..] if first == "makedumpfile" => makedumpfile::main(rest).into(),
+        all => commands::main(all).into(),
+    }
+}

@@ -18,6 +18,7 @@ mod file;
 mod header;
 mod layout;
 mod read;
+mod walk;
 
 pub use desc::PageDesc;
 pub use file::{KdumpFile, Region};
@@ -25,3 +26,4 @@ pub use header::{
     Abi, Header, HeaderLayout, MAX_VERSION, SIGNATURE, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader,
 };
 pub use layout::Layout;
+pub use walk::DescriptorCounts;

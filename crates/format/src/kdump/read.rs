@@ -100,7 +100,7 @@ impl<'a> KdumpView<'a> {
     }
 
     /// Whether a descriptor (at file offset `at`) can be true, and the codec it names.
-    fn check(&self, pfn: Pfn, at: u64, desc: PageDesc) -> Read<Codec> {
+    pub(super) fn check(&self, pfn: Pfn, at: u64, desc: PageDesc) -> Read<Codec> {
         let file = self.file;
         let block = file.page.bytes() as u64;
         let PageDesc { offset, size, flags } = desc;

@@ -1,0 +1,59 @@
+//! Errors as text: the chain of causes, and what to do next.
+
+use coresift_engine::EngineError;
+use std::error::Error;
+use std::io;
+
+/// The messages of `error` and of what caused it, without repeating one that its effect already quotes.
+pub fn chain(error: &dyn Error) -> impl Iterator<Item = String> {
+    let mut texts: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if texts.last().is_none_or(|effect| !effect.contains(&text)) {
+            texts.push(text);
+        }
+        next = cause.source();
+    }
+    texts.into_iter()
+}
+
+/// What to do next, where the error's own text does not say.
+pub fn advice(error: &EngineError) -> Option<&'static str> {
+    match error {
+        EngineError::NoSpace { .. } => Some("free some space, or leave out more with a higher dump level (-d 31)"),
+        EngineError::Write { .. } => Some("see what the system log says about the target, or write to another one"),
+        EngineError::TargetOpen { .. } => Some("check that the directory exists and may be written to"),
+        _ => None,
+    }
+}
+
+/// What the system said, without the number that Rust adds: `No such file or directory`.
+pub fn text(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(number) => text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text).to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Step(&'static str, #[source] Option<Box<Step>>);
+
+    #[test]
+    fn a_cause_that_its_effect_quotes_is_not_repeated() {
+        let error = Step("outer", Some(Box::new(Step("middle: inner", Some(Box::new(Step("inner", None)))))));
+        assert_eq!(chain(&error).collect::<Vec<_>>(), ["outer", "middle: inner"]);
+    }
+
+    #[test]
+    fn system_errors_read_as_c_programs_print_them() {
+        assert_eq!(text(&io::Error::from_raw_os_error(2)), "No such file or directory");
+        assert_eq!(text(&io::Error::other("other")), "other");
+    }
+}

@@ -1,0 +1,121 @@
+//! `coresift dump`.
+
+use crate::exit::{self, Exit};
+use crate::size::Size;
+use crate::{cause, output, progress, report};
+use coresift_engine::{DumpOptions, EngineError, Exclusion, Target};
+use coresift_format::codec::Compression;
+use coresift_kernel::{ClassSet, DumpLevel};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+/// Make a small dump of a crashed machine's memory, or a smaller one of a dump
+///
+/// Reads /proc/vmcore, ELF cores and kdump-compressed files, flattened or not, and writes a kdump-compressed file that crash,
+/// drgn and libkdumpfile open. Whatever interrupts it, the file can be read as far as it was written.
+#[derive(clap::Args)]
+#[command(after_help = help())]
+pub struct Args {
+    /// Leave out the page classes of this dump level (0 to 31); when the dump does not fit the target, the next level of the
+    /// list is tried. Without -d and --exclude: 31
+    #[arg(short = 'd', long = "level", value_name = "N[,N]", value_delimiter = ',', value_parser = level)]
+    levels: Vec<DumpLevel>,
+    /// Leave out these page classes, besides those of -d
+    #[arg(long, value_name = "CLASSES", default_value = "", hide_default_value = true)]
+    exclude: ClassSet,
+    /// Keep these page classes, whatever -d says
+    #[arg(long, value_name = "CLASSES", default_value = "", hide_default_value = true)]
+    keep: ClassSet,
+    /// How to compress pages: none, zlib, lzo, snappy or zstd; zlib and zstd with a level if you like
+    #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd")]
+    compress: Compression,
+    /// Worker threads [default: one for each usable cpu, fewer when memory is short]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Memory to stay within, as 512M [default: a part of what is available]
+    #[arg(long, value_name = "SIZE")]
+    max_memory: Option<Size>,
+    /// Overwrite OUT when it exists
+    #[arg(short, long)]
+    force: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// The memory: /proc/vmcore, or an ELF or kdump file
+    vmcore: PathBuf,
+    /// The dump to write
+    out: PathBuf,
+}
+
+fn help() -> String {
+    let bits: String = DumpLevel::BITS.iter().map(|(bit, classes)| format!("  {bit:>2}  {classes}\n")).collect();
+    format!(
+        "\
+Page classes: {selectable}
+
+Dump levels are sums of
+{bits}
+Examples:
+  coresift dump /proc/vmcore /var/crash/vmcore
+  coresift dump -d 11,31 --compress lzo /proc/vmcore /var/crash/vmcore
+  coresift dump --exclude zero,free --compress zstd:9 vmcore small
+  coresift dump --keep hugetlb --json vmcore small > report.json
+
+{exit}",
+        selectable = ClassSet::SELECTABLE,
+        exit = exit::HELP
+    )
+}
+
+fn level(text: &str) -> Result<DumpLevel, String> {
+    text.parse().ok().and_then(DumpLevel::new).ok_or_else(|| "a dump level is a number from 0 to 31".into())
+}
+
+impl Args {
+    fn options(&self) -> Result<DumpOptions, String> {
+        let both = self.exclude.intersection(self.keep);
+        if !both.is_empty() {
+            return Err(format!("{both} is in --exclude and in --keep; take it out of one"));
+        }
+        let default = if self.exclude.is_empty() { 31 } else { 0 };
+        let levels: Vec<DumpLevel> =
+            if self.levels.is_empty() { DumpLevel::new(default).into_iter().collect() } else { self.levels.clone() };
+        Ok(DumpOptions {
+            exclude: levels.into_iter().map(|level| Exclusion::new(level, self.exclude, self.keep)).collect(),
+            compression: self.compress,
+            threads: self.threads.map(NonZeroUsize::get),
+            max_memory: self.max_memory.map(|size| size.0.get()),
+            force: self.force,
+            dry_run: false,
+            map_input: true,
+        })
+    }
+}
+
+pub fn run(args: &Args) -> Exit {
+    let options = match args.options() {
+        Ok(options) => options,
+        Err(text) => {
+            output::complain(&text);
+            return Exit::Usage;
+        }
+    };
+    let progress = progress::new();
+    let result = coresift_engine::dump(&args.vmcore, &Target::Path(args.out.clone()), &options, &*progress);
+    progress.finish();
+    let (report, exit) = match result {
+        Ok(report) => {
+            let exit = if report.complete { Exit::Ok } else { Exit::Incomplete };
+            (report, exit)
+        }
+        Err(error) => {
+            output::complain_chain(cause::chain(&error), cause::advice(&error));
+            match error {
+                EngineError::NoSpace { report, .. } => (*report, Exit::Incomplete),
+                EngineError::Write { .. } => return Exit::Incomplete,
+                _ => return Exit::Failed,
+            }
+        }
+    };
+    if args.json { output::print_json(&report, exit) } else { output::print(&report::text(&report), exit) }
+}

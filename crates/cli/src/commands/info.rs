@@ -1,0 +1,295 @@
+//! `coresift info`.
+
+use crate::exit::{self, Exit};
+use crate::{cause, output, text};
+use coresift_format::codec::Codec;
+use coresift_format::kdump::DescriptorCounts;
+use coresift_format::{Container, FormatError, Input, PageSize};
+use coresift_kernel::{Kernel, VmcoreInfo, field};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Say what a dump is and what it holds
+///
+/// Reads headers, bitmaps and page descriptors, not the pages. An incomplete or damaged dump is described as far as it goes;
+/// the exit code is 0 when there was something to describe.
+#[derive(clap::Args)]
+#[command(after_help = help())]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// An ELF core or a kdump-compressed file, flattened or not
+    dump: PathBuf,
+}
+
+fn help() -> String {
+    format!(
+        "\
+Examples:
+  coresift info /var/crash/vmcore
+  coresift info --json vmcore | jq .complete
+
+{}",
+        exit::HELP
+    )
+}
+
+pub fn run(args: &Args) -> Exit {
+    match Info::read(&args.dump) {
+        Ok(info) if args.json => output::print_json(&info, Exit::Ok),
+        Ok(info) => output::print(&info.text(), Exit::Ok),
+        Err(error) => {
+            output::complain_chain(cause::chain(&error), None);
+            Exit::Failed
+        }
+    }
+}
+
+/// Memory ranges shown as text; JSON has them all.
+const RANGES_SHOWN: usize = 16;
+
+/// What a dump is and holds. In JSON any field may be absent in a later version; null is "not said by the file".
+#[derive(Debug, Serialize)]
+struct Info {
+    file: String,
+    file_bytes: u64,
+    /// `elf` or `kdump`.
+    container: &'static str,
+    /// Header version of a kdump-compressed file.
+    version: Option<u32>,
+    flattened: bool,
+    /// Whether the dump holds all that it promises.
+    complete: bool,
+    /// What is wrong with the file, although it can be read.
+    problems: Vec<String>,
+    machine: String,
+    kernel: KernelInfo,
+    /// Seconds since 1970.
+    crash_time: Option<i64>,
+    cpus: u32,
+    page_size: u64,
+    /// Dump level in the header of a kdump-compressed file.
+    level: Option<i32>,
+    /// Codecs that the header of a kdump-compressed file names.
+    compression: Option<String>,
+    /// First page frame number, and one more than the last, of a part of a split set.
+    part: Option<[u64; 2]>,
+    pages: Pages,
+    /// Physical addresses of memory, start and end.
+    ranges: Vec<[u64; 2]>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct KernelInfo {
+    release: Option<String>,
+    version: Option<String>,
+    machine: Option<String>,
+    node: Option<String>,
+    /// Why the rest is not known.
+    problem: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Pages {
+    /// Page frame numbers the dump speaks of.
+    total: u64,
+    /// Of those, RAM.
+    ram: u64,
+    /// Of those, with data in the file.
+    stored: u64,
+    /// Stored pages by codec.
+    codecs: Vec<CodecRow>,
+    /// Pages that should be stored, but were not written before the dump ended,
+    unwritten: u64,
+    /// or lie beyond the end of the file,
+    beyond_end: u64,
+    /// or have a descriptor that cannot be true.
+    damaged: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct CodecRow {
+    codec: &'static str,
+    pages: u64,
+}
+
+impl Info {
+    fn read(path: &Path) -> Result<Self, FormatError> {
+        let mut input = Input::open(path)?;
+        let text = input.vmcoreinfo().map(<[u8]>::to_vec);
+        let vmcoreinfo = text.as_deref().map(VmcoreInfo::parse).unwrap_or_default();
+        let mut problems: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
+        if let Some(page) = vmcoreinfo.text("PAGESIZE").and_then(|v| v.parse().ok()).and_then(PageSize::new) {
+            problems.extend(input.set_page_size(page).err().map(|error| error.to_string()));
+        }
+        let counts = input.as_kdump().map(|file| file.count_descriptors()).transpose()?;
+        let pages = Pages::of(&input, counts.as_ref());
+        let header = input.kdump_header();
+        let crash_time = header
+            .map(|(header, _)| header.tv_sec)
+            .filter(|seconds| *seconds > 0)
+            .or_else(|| vmcoreinfo.text("CRASHTIME").and_then(|v| v.parse().ok()));
+        let lost = pages.unwritten + pages.beyond_end + pages.damaged;
+        let page_size = input.memory().page_size().bytes() as u64;
+        Ok(Self {
+            file: input.name().to_owned(),
+            file_bytes: input.file_len(),
+            container: match input.container() {
+                Container::Elf => "elf",
+                Container::Kdump => "kdump",
+            },
+            version: header.map(|(header, _)| header.header_version),
+            flattened: input.flattened(),
+            complete: !input.incomplete() && input.truncated().is_none() && lost == 0,
+            problems,
+            machine: input.machine().to_string(),
+            kernel: KernelInfo::of(&input, text.as_deref(), &vmcoreinfo),
+            crash_time,
+            cpus: input.cpus(),
+            page_size,
+            level: header.map(|(_, sub)| sub.dump_level),
+            compression: header.map(|(header, _)| codecs_named(header.status)),
+            part: input.as_kdump().and_then(|file| file.part()).map(|part| [part.start.0, part.end.0]),
+            pages,
+            ranges: input
+                .memory()
+                .ram()
+                .all_runs()
+                .map(|(start, end)| [start.0.saturating_mul(page_size), end.0.saturating_mul(page_size)])
+                .collect(),
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut out = String::new();
+        let unknown = || "not said".to_owned();
+        let mut row = |name: &str, value: String| {
+            let _infallible = writeln!(out, "{name:<13} {value}");
+        };
+        row("File", format!("{} ({})", self.file, text::bytes(self.file_bytes)));
+        row("Format", self.format());
+        row("Complete", if self.complete { "yes".into() } else { self.incompleteness() });
+        for problem in &self.problems {
+            row("Problem", problem.clone());
+        }
+        row("Kernel", self.kernel.release.clone().unwrap_or_else(unknown));
+        for (name, value) in
+            [("  version", &self.kernel.version), ("  node", &self.kernel.node), ("  note", &self.kernel.problem)]
+        {
+            if let Some(value) = value {
+                row(name, value.clone());
+            }
+        }
+        row("Machine", self.kernel.machine.clone().unwrap_or_else(|| self.machine.clone()));
+        row("Crash time", self.crash_time.map_or_else(unknown, |seconds| format!("{} UTC", text::utc(seconds))));
+        row("CPUs", if self.cpus == 0 { unknown() } else { self.cpus.to_string() });
+        if let Some(level) = self.level {
+            row("Dump level", level.to_string());
+        }
+        if let Some(compression) = &self.compression {
+            row("Compression", compression.clone());
+        }
+        if let Some([start, end]) = self.part {
+            row("Part", format!("pfn {start:#x} to {end:#x} of a split set"));
+        }
+        row("Page size", text::bytes(self.page_size));
+        row("Pages", format!("{:>14} up to the highest", text::count(self.pages.total)));
+        row("", format!("{:>14} of memory ({})", text::count(self.pages.ram), self.size_of(self.pages.ram)));
+        row("", format!("{:>14} in the dump ({})", text::count(self.pages.stored), self.size_of(self.pages.stored)));
+        for codec in &self.pages.codecs {
+            row("", format!("{:>14} {}", text::count(codec.pages), stored_as(codec.codec)));
+        }
+        row("Memory", format!("{} ranges", self.ranges.len()));
+        for [start, end] in self.ranges.iter().take(RANGES_SHOWN) {
+            row("", format!("{start:#014x} to {end:#014x}  {}", text::bytes(end - start)));
+        }
+        if self.ranges.len() > RANGES_SHOWN {
+            row("", format!("and {} more, all of them with --json", self.ranges.len() - RANGES_SHOWN));
+        }
+        out
+    }
+
+    fn format(&self) -> String {
+        let flattened = if self.flattened { ", flattened" } else { "" };
+        match self.version {
+            Some(version) => format!("kdump-compressed version {version}{flattened}"),
+            None => format!("ELF core{flattened}"),
+        }
+    }
+
+    fn incompleteness(&self) -> String {
+        let Pages { unwritten, beyond_end, damaged, .. } = self.pages;
+        let lost = [(unwritten, "never written"), (beyond_end, "beyond the end of the file"), (damaged, "damaged")];
+        let lost: String = lost
+            .iter()
+            .filter(|(pages, _)| *pages > 0)
+            .map(|(pages, why)| format!("; {} pages {why}", text::count(*pages)))
+            .collect();
+        format!("no{lost}")
+    }
+
+    fn size_of(&self, pages: u64) -> String {
+        text::bytes(pages.saturating_mul(self.page_size))
+    }
+}
+
+impl Pages {
+    fn of(input: &Input, counts: Option<&DescriptorCounts>) -> Self {
+        let memory = input.memory();
+        let mut pages = Self {
+            total: memory.max_pfn().0,
+            ram: memory.ram().len(),
+            stored: memory.stored().len(),
+            beyond_end: input.as_elf().map_or(0, |core| core.beyond_end().len()),
+            ..Self::default()
+        };
+        if let Some(counts) = counts {
+            pages.codecs = Codec::ALL
+                .iter()
+                .map(|codec| CodecRow { codec: codec.name(), pages: counts.of(*codec) })
+                .filter(|row| row.pages > 0)
+                .collect();
+            pages.unwritten = counts.unwritten;
+            pages.beyond_end = counts.beyond_end;
+            pages.damaged = counts.damaged;
+        }
+        pages
+    }
+}
+
+impl KernelInfo {
+    /// From the utsname in the kernel's memory, else from the header, else from VMCOREINFO.
+    fn of(input: &Input, text: Option<&[u8]>, vmcoreinfo: &VmcoreInfo) -> Self {
+        let kernel = text.map(|text| Kernel::open(input, text));
+        let problem = match &kernel {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(error.to_string()),
+            None => Some("the dump has no VMCOREINFO".to_owned()),
+        };
+        let in_memory = kernel.and_then(Result::ok).map(|kernel| kernel.utsname);
+        let of_header = input.kdump_header().map(|(header, _)| header.utsname.as_flattened());
+        let uts = |index: usize| {
+            let from = |utsname: &[u8]| Some(field(utsname, index)).filter(|text| !text.is_empty());
+            in_memory.as_deref().and_then(|u| from(u)).or_else(|| of_header.and_then(from))
+        };
+        // Members of struct new_utsname: sysname, nodename, release, version, machine.
+        let release = uts(2).or_else(|| vmcoreinfo.text("OSRELEASE").map(str::to_owned));
+        Self { release, version: uts(3), machine: uts(4), node: uts(1), problem }
+    }
+}
+
+/// The codecs whose bits are set in a header's `status`.
+fn codecs_named(status: u32) -> String {
+    let names: Vec<&str> = Codec::ALL
+        .iter()
+        .filter(|codec| codec.flag() != 0 && status & codec.flag() != 0)
+        .map(|codec| codec.name())
+        .collect();
+    if names.is_empty() { "none".into() } else { names.join("+") }
+}
+
+fn stored_as(codec: &str) -> String {
+    if codec == "none" { "as they are".into() } else { format!("compressed with {codec}") }
+}

@@ -1,0 +1,49 @@
+//! The native commands, each defined once: the parser, the help text and the snapshots of it come from here.
+
+mod dump;
+mod info;
+
+use crate::exit::{self, Exit};
+use crate::output::complain;
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+/// Turns a crashed Linux machine's memory into a small, correct, readable dump
+#[derive(Parser)]
+#[command(name = "coresift", version, after_help = exit::HELP, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Dump(dump::Args),
+    Info(info::Args),
+    /// Take the place of makedumpfile: same options, messages and exit codes (see `coresift makedumpfile -h`); a link to
+    /// this program called `makedumpfile` does the same
+    #[command(disable_help_flag = true)]
+    Makedumpfile {
+        /// makedumpfile's options and file names
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+        args: Vec<OsString>,
+    },
+}
+
+/// Runs the command line `args`, which begin with the program's name.
+pub fn main(args: &[OsString]) -> Exit {
+    match Cli::try_parse_from(args) {
+        Ok(Cli { command: Command::Dump(args) }) => dump::run(&args),
+        Ok(Cli { command: Command::Info(args) }) => info::run(&args),
+        // `main` takes this command before clap sees its options; what is left are spellings clap alone understands.
+        Ok(Cli { command: Command::Makedumpfile { .. } }) => {
+            complain("`makedumpfile` must be the first argument");
+            Exit::Usage
+        }
+        Err(error) => {
+            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
+            let _lost = error.print();
+            exit
+        }
+    }
+}

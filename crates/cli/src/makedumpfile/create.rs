@@ -1,0 +1,104 @@
+//! Creating a dump with makedumpfile's messages.
+
+use super::line::CommandLine;
+use super::messages::{Class, Messages};
+use super::options::Opt;
+use super::progress::Progress;
+use super::{Stop, report};
+use crate::cause;
+use coresift_engine::{DumpOptions, EngineError, Exclusion, Report, Target};
+use coresift_format::codec::Codec;
+use coresift_kernel::ClassSet;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// Makes a dump of `input` in `output`.
+pub fn create(line: &CommandLine, input: &Path, output: &Path, messages: &Messages) -> Result<(), Stop> {
+    let name = output.display();
+    // Both checks come before any work; the dry run has them too, as makedumpfile's.
+    if let Err(error) = may_write(output, line.has(Opt::Force)) {
+        messages.line(Class::Error, &format!("Can't open the dump file ({name}). {}", cause::text(&error)));
+        return Err(Stop::Failed);
+    }
+    if let Err(error) = File::open(input) {
+        let text = format!("Can't open the dump memory({}). {}", input.display(), cause::text(&error));
+        messages.line(Class::Error, &text);
+        return Err(Stop::Failed);
+    }
+
+    let progress = Progress::new(messages, input.display().to_string());
+    let result = coresift_engine::dump(input, &Target::Path(output.to_owned()), &options(line), &progress);
+    progress.end();
+    match result {
+        Ok(done) => {
+            messages.raw(Class::Report, &format!("{}\n{}\n", report::steps(&done), report::lines(&done)));
+            tell_checks(&done, messages);
+            if !done.complete {
+                messages.line(Class::Common, INCOMPLETE);
+                return Err(Stop::Failed);
+            }
+            messages.raw(Class::Common, &format!("\nThe dumpfile is saved to {name}.\n"));
+            Ok(())
+        }
+        Err(error) => {
+            failed(&error, messages);
+            Err(Stop::Failed)
+        }
+    }
+}
+
+const INCOMPLETE: &str = "This is an incomplete dumpfile, but might analyzable.";
+
+fn options(line: &CommandLine) -> DumpOptions {
+    let levels = if line.levels.is_empty() { vec![line.first_level()] } else { line.levels.clone() };
+    DumpOptions {
+        exclude: levels.into_iter().map(|level| Exclusion::new(level, ClassSet::NONE, ClassSet::NONE)).collect(),
+        compression: line.codec.unwrap_or(Codec::None).into(),
+        threads: line.threads,
+        max_memory: None,
+        force: line.has(Opt::Force),
+        dry_run: line.has(Opt::DryRun),
+        map_input: !line.has(Opt::NonMmap),
+    }
+}
+
+/// An existing target is refused without -f, and with it must be writable.
+fn may_write(path: &Path, force: bool) -> io::Result<()> {
+    use rustix::fs::{Access, access};
+    match access(path, Access::EXISTS) {
+        Err(_) => Ok(()),
+        Ok(()) if force => Ok(access(path, Access::WRITE_OK)?),
+        Ok(()) => Err(rustix::io::Errno::EXIST.into()),
+    }
+}
+
+/// Counts that do not agree with the kernel's own, and pages that could not be read: makedumpfile has no line for them.
+fn tell_checks(report: &Report, messages: &Messages) {
+    for check in report.checks.iter().filter(|check| check.warning) {
+        messages.note(&format!("{}: {} pages found, the kernel counted {}", check.what, check.found, check.kernel));
+    }
+    if report.unreadable_pages > 0 {
+        let first = report
+            .unreadable
+            .first()
+            .map_or_else(String::new, |run| format!(" (first: pfn {:#x}, {})", run.pfn, run.reason));
+        messages.note(&format!("{} pages could not be read and were left out{first}", report.unreadable_pages));
+    }
+}
+
+fn failed(error: &EngineError, messages: &Messages) {
+    match error {
+        EngineError::NoSpace { path, .. } => {
+            messages
+                .line(Class::Error, &format!("Can't write the dump file({}). No space left on device", path.display()));
+            messages.line(Class::Common, INCOMPLETE);
+        }
+        other => {
+            cause::chain(other).for_each(|text| messages.line(Class::Error, &text));
+            if let Some(advice) = cause::advice(other) {
+                messages.line(Class::Error, advice);
+            }
+        }
+    }
+}

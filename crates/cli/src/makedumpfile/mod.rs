@@ -1,0 +1,136 @@
+//! makedumpfile's command line: `coresift makedumpfile ...`, or the program called by the name `makedumpfile`.
+//!
+//! ```text
+//! args ─ getopt ─> tokens ─ line ─> what was asked ─ rules ─> mode ─> help | version | check | refusal | create
+//!          options: a row each ───────────┘                              messages: class ─> stream
+//! ```
+
+mod create;
+mod getopt;
+mod help;
+mod line;
+mod messages;
+mod options;
+mod progress;
+pub mod report;
+mod rules;
+
+use line::{CommandLine, Invalid, parameter_error};
+use messages::{Class, Messages};
+use options::{Opt, Support};
+use rules::Mode;
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+
+/// makedumpfile's exit codes. (2, a kernel that is not the one of -i, belongs to an option that is not built yet.)
+const COMPLETED: u8 = 0;
+const FAILED: u8 = 1;
+
+/// Why a run ends early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// A text was asked for, and printed.
+    Shown,
+    /// It failed, and the reason was said.
+    Failed,
+}
+
+impl From<Invalid> for Stop {
+    fn from(_: Invalid) -> Self {
+        Self::Failed
+    }
+}
+
+/// Runs makedumpfile's command line `args`, without the program's name, and returns its exit code.
+pub fn main(args: &[OsString]) -> u8 {
+    run(args, Messages::new(Box::new(io::stdout()), Box::new(io::stderr())))
+}
+
+fn run(args: &[OsString], mut messages: Messages) -> u8 {
+    let tokens = getopt::split(args);
+    let given = |opt| tokens.iter().any(|token| token.is(opt));
+    // Wherever -F stands: not one message may get into the data.
+    if given(Opt::Flatten) {
+        messages.keep_stdout_for_data();
+    }
+    let quiet_end = given(Opt::CheckParams);
+    let mem_usage = given(Opt::MemUsage);
+    let result =
+        CommandLine::read(tokens, &mut messages).map_err(Stop::from).and_then(|line| perform(&line, args, &messages));
+    match result {
+        Err(Stop::Shown) => COMPLETED,
+        Ok(()) => {
+            if !quiet_end && !mem_usage {
+                messages.raw(Class::Common, "\nmakedumpfile Completed.\n");
+            }
+            COMPLETED
+        }
+        Err(Stop::Failed) => {
+            if !quiet_end {
+                messages.raw(Class::Common, "\nmakedumpfile Failed.\n");
+            }
+            FAILED
+        }
+    }
+}
+
+fn perform(line: &CommandLine, args: &[OsString], messages: &Messages) -> Result<(), Stop> {
+    for (opt, text) in [(Opt::Help, help::usage as fn() -> String), (Opt::Version, help::version)] {
+        if line.has(opt) {
+            messages.raw(Class::Common, &text());
+            return Err(Stop::Shown);
+        }
+    }
+    messages.raw(Class::Debug, &banner(args));
+
+    let mode = rules::check(line).map_err(|broken| {
+        if let Some(text) = broken.0 {
+            messages.line(Class::Common, text);
+        }
+        parameter_error(messages)
+    })?;
+    line.notes.iter().for_each(|note| messages.note(note));
+    rules::notes(line).iter().for_each(|note| messages.note(note));
+    if line.has(Opt::CheckParams) {
+        missing(line).for_each(|(name, what, _)| {
+            messages.note(&format!("{name}: {what} is not built yet; a run with it is refused"));
+        });
+        return Ok(());
+    }
+    refuse_missing(line, messages)?;
+    note_without_effect(line, messages);
+    let Mode::Create(names) = mode else { return Err(parameter_error(messages).into()) };
+    let [input, output] = names.as_slice() else { return Err(parameter_error(messages).into()) };
+    create::create(line, Path::new(input), Path::new(output), messages)
+}
+
+fn banner(args: &[OsString]) -> String {
+    let line: String = args.iter().map(|arg| format!("{} ", arg.to_string_lossy())).collect();
+    format!("{}\ncommand line: makedumpfile {line}\n\n", help::VERSION_LINE)
+}
+
+/// Name, what is not built, and what to do instead, of each option of `line` that this build cannot do.
+fn missing(line: &CommandLine) -> impl Iterator<Item = (String, &'static str, &'static str)> + '_ {
+    line.options().filter_map(options::row).filter_map(|row| match row.support {
+        Support::Missing(what, instead) => Some((row.name(), what, instead)),
+        Support::Works | Support::NoEffect(_) => None,
+    })
+}
+
+fn refuse_missing(line: &CommandLine, messages: &Messages) -> Result<(), Stop> {
+    let mut result = Ok(());
+    for (name, what, instead) in missing(line) {
+        messages.line(Class::Error, &format!("{name}: {what} is not built yet; {instead}"));
+        result = Err(Stop::Failed);
+    }
+    result
+}
+
+fn note_without_effect(line: &CommandLine, messages: &Messages) {
+    for row in line.options().filter_map(options::row) {
+        if let Support::NoEffect(why) = row.support {
+            messages.note(&format!("{} has no effect: {why}", row.name()));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The standard output of native commands: results, and nothing else.
+
+use crate::exit::Exit;
+use std::io::{self, ErrorKind, Write};
+
+/// Writes `text` and tells how the command ends, which is `exit` unless the text could not be written.
+///
+/// A reader that has seen enough (`| head`) is no failure.
+pub fn print(text: &str, exit: Exit) -> Exit {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => exit,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit,
+        Err(error) => {
+            complain(&format!("cannot write to the standard output: {error}"));
+            Exit::Failed
+        }
+    }
+}
+
+/// Writes `value` as JSON.
+pub fn print_json(value: &impl serde::Serialize, exit: Exit) -> Exit {
+    match serde_json::to_string_pretty(value) {
+        Ok(mut text) => {
+            text.push('\n');
+            print(&text, exit)
+        }
+        Err(error) => {
+            complain(&format!("cannot write the result as JSON: {error}"));
+            Exit::Failed
+        }
+    }
+}
+
+/// Writes a line to the standard error, with the program's name in front. One that cannot be written is lost.
+pub fn complain(text: &str) {
+    let _lost = writeln!(io::stderr(), "coresift: {text}");
+}
+
+/// Writes an error, a line for each cause, and what to do next.
+pub fn complain_chain(chain: impl Iterator<Item = String>, advice: Option<&str>) {
+    for (depth, text) in chain.enumerate() {
+        complain(&if depth == 0 { text } else { format!("  caused by: {text}") });
+    }
+    if let Some(advice) = advice {
+        complain(&format!("  next: {advice}"));
+    }
+}

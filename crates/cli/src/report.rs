@@ -1,0 +1,134 @@
+//! The report of a native dump: makedumpfile's lines, then what they do not tell.
+
+use crate::text::{bytes, count, percent, rate, seconds};
+use coresift_engine::Report;
+use std::fmt::Write;
+
+/// The report as text.
+pub fn text(report: &Report) -> String {
+    let mut out = crate::makedumpfile::report::lines(report);
+    for section in [amounts, classes, guard, checks, unreadable, notes] {
+        let body = section(report);
+        if !body.is_empty() {
+            out.push('\n');
+            out.push_str(&body);
+        }
+    }
+    out
+}
+
+fn amounts(report: &Report) -> String {
+    let input_size = report.ram_pages.saturating_mul(report.page_size);
+    let mut out = format!(
+        "{} read, {} written in {} by {} {} ({}, level {})\n",
+        bytes(report.bytes_in),
+        bytes(report.bytes_out),
+        seconds(report.seconds),
+        report.threads,
+        if report.threads == 1 { "thread" } else { "threads" },
+        report.compression,
+        report.level,
+    );
+    let _infallible = writeln!(
+        out,
+        "The dump is {:.1} % of the {} of memory; {} pages kept, {} of them zero",
+        percent(report.bytes_out, input_size),
+        bytes(input_size),
+        count(report.kept_pages),
+        count(report.zero_pages),
+    );
+    for stage in &report.stages {
+        let per_second = |amount, unit: fn(u64) -> String| rate(amount, stage.seconds).map_or_else(|| "-".into(), unit);
+        let _infallible = writeln!(
+            out,
+            "  {:<12} {:>10}  {:>14} pages/s  {:>12}/s",
+            stage.name,
+            seconds(stage.seconds),
+            per_second(stage.pages, count),
+            per_second(stage.bytes, bytes),
+        );
+    }
+    let _infallible = writeln!(
+        out,
+        "Memory: {} at the peak, of a budget of {}",
+        bytes(report.peak_memory),
+        bytes(report.memory_budget)
+    );
+    out
+}
+
+fn classes(report: &Report) -> String {
+    if report.classes.is_empty() {
+        return String::new();
+    }
+    let kernel = report.release.as_deref().unwrap_or("an unknown kernel");
+    let mut out = format!("Page classes of {kernel}\n");
+    let _infallible = writeln!(out, "  {:<13} {:>14} {:>14}  told by", "class", "pages", "left out");
+    for row in &report.classes {
+        let left_out = if row.excluded { count(row.excluded_pages) } else { "-".into() };
+        let evidence = row.evidence.as_deref().unwrap_or("nothing in this dump, so such pages are kept");
+        let _infallible = writeln!(out, "  {:<13} {:>14} {left_out:>14}  {evidence}", row.name, count(row.pages));
+    }
+    out
+}
+
+fn guard(report: &Report) -> String {
+    table("Protected memory, whatever the class of its pages\n", &report.guard, |row| {
+        format!(
+            "  {:<16} {:>14} pages, {} of them kept for this reason alone",
+            row.what,
+            count(row.pages),
+            count(row.saved)
+        )
+    })
+}
+
+fn checks(report: &Report) -> String {
+    table("Checks against the kernel's own counters\n", &report.checks, |row| {
+        let verdict = if row.warning { "WARNING: they should be about equal" } else { "ok" };
+        format!("  {:<16} {:>14} found {:>14} counted  {verdict}", row.what, count(row.found), count(row.kernel))
+    })
+}
+
+fn unreadable(report: &Report) -> String {
+    if report.unreadable_pages == 0 {
+        return String::new();
+    }
+    let title = format!("{} pages could not be read and were left out, first of all\n", count(report.unreadable_pages));
+    table(&title, &report.unreadable, |run| format!("  pfn {:#x}, {} pages: {}", run.pfn, run.pages, run.reason))
+}
+
+fn notes(report: &Report) -> String {
+    table("Notes\n", &report.notes, |note| format!("  {note}"))
+}
+
+/// `title`, and a line for each row; nothing without rows.
+fn table<T>(title: &str, rows: &[T], line: impl Fn(&T) -> String) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    rows.iter().fold(title.to_owned(), |mut out, row| {
+        out.push_str(&line(row));
+        out.push('\n');
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn the_report_reads_as_reviewed() {
+        insta::assert_snapshot!(text(&sample::report()));
+    }
+
+    #[test]
+    fn an_empty_report_has_only_its_amounts() {
+        let text = text(&Report::default());
+        for title in ["Page classes", "Protected", "Checks", "could not be read", "Notes"] {
+            assert!(!text.contains(title), "{title} in {text}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Sizes and numbers as people and C libraries write them.
+
+use std::num::NonZeroU64;
+use std::str::FromStr;
+
+/// A number of bytes, at least 1. Written as a number (decimal, `0x` hexadecimal, `0` octal) with an optional K, M, G, T, P or
+/// E in either case, powers of 1024: the grammar of the kernel's own command line and of makedumpfile's -L.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub NonZeroU64);
+
+/// Why a text is no [`Size`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a size is a number of bytes above 0, with K, M, G or T for powers of 1024: 512M")]
+pub struct NoSize;
+
+impl FromStr for Size {
+    type Err = NoSize;
+
+    fn from_str(text: &str) -> Result<Self, NoSize> {
+        let (digits, shift) = match text.char_indices().next_back() {
+            Some((at, suffix)) => match "KMGTPE".find(suffix.to_ascii_uppercase()) {
+                Some(power) => (text.get(..at).unwrap_or_default(), (power as u32 + 1) * 10),
+                // `0x1e` ends in a digit of its number; `0x1E` is one too, as it would be without the 0x a suffix.
+                None => (text, 0),
+            },
+            None => return Err(NoSize),
+        };
+        let (digits, shift) = if is_hex(text) { (text, 0) } else { (digits, shift) };
+        let number = number(digits).ok_or(NoSize)?;
+        let bytes = number.checked_mul(1 << shift).ok_or(NoSize)?;
+        NonZeroU64::new(bytes).map(Self).ok_or(NoSize)
+    }
+}
+
+fn is_hex(text: &str) -> bool {
+    text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).is_some_and(|d| u64::from_str_radix(d, 16).is_ok())
+}
+
+/// Digits in the base that their beginning names, without a sign.
+fn number(digits: &str) -> Option<u64> {
+    let (digits, base) = if let Some(hex) = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        (hex, 16)
+    } else if digits.len() > 1 && digits.starts_with('0') {
+        (digits, 8)
+    } else {
+        (digits, 10)
+    };
+    if digits.starts_with('+') { None } else { u64::from_str_radix(digits, base).ok() }
+}
+
+/// What C's `atoi` makes of a text, and whether the text was a plain number.
+///
+/// Leading blanks and one sign are allowed, the digits end at the first other byte, no digits give 0.
+pub fn atoi(text: &[u8]) -> (i64, bool) {
+    let start = text.iter().position(|b| !b.is_ascii_whitespace()).unwrap_or(text.len());
+    let text = text.get(start..).unwrap_or_default();
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, text),
+    };
+    let len = digits.iter().take_while(|b| b.is_ascii_digit()).count();
+    let value = digits
+        .iter()
+        .take(len)
+        .fold(0i64, |value, digit| value.saturating_mul(10).saturating_add(i64::from(digit.wrapping_sub(b'0'))));
+    (if negative { -value } else { value }, len > 0 && len == digits.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_every_spelling() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("4096", 4096),
+            ("64K", 64 << 10),
+            ("64k", 64 << 10),
+            ("512M", 512 << 20),
+            ("2g", 2 << 30),
+            ("3T", 3 << 40),
+            ("5P", 5 << 50),
+            ("1e", 1 << 60),
+            ("0x10", 16),
+            ("0x10M", 16 << 20),
+            ("0x1e", 0x1e),
+            ("0x1E", 0x1e),
+            ("010", 8),
+        ] {
+            assert_eq!(text.parse::<Size>().map(|s| s.0.get()), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in [
+            "",
+            "0",
+            "0K",
+            "K",
+            "10Q",
+            "10KB",
+            "-1",
+            "+1",
+            "1.5G",
+            " 1",
+            "08",
+            "0x",
+            "0xg",
+            "16E",
+            "99999999999999999999",
+        ] {
+            assert_eq!(text.parse::<Size>(), Err(NoSize), "{text}");
+        }
+    }
+
+    #[test]
+    fn atoi_reads_what_c_reads() {
+        for (text, value, plain) in [
+            ("31", 31, true),
+            (" +7", 7, true),
+            ("-4", -4, true),
+            ("", 0, false),
+            ("abc", 0, false),
+            ("12x", 12, false),
+            ("0x1f", 0, false),
+            ("-", 0, false),
+            ("99999999999999999999", i64::MAX, true),
+        ] {
+            assert_eq!(atoi(text.as_bytes()), (value, plain), "{text:?}");
+        }
+    }
+}
