@@ -79,6 +79,20 @@ pub enum KernelError {
         /// What is missing or contradicts itself.
         why: String,
     },
+    /// The kernel's own symbol tables make no sense.
+    #[error("the kernel's symbol tables (kallsyms) cannot be used: {why}")]
+    Kallsyms {
+        /// What contradicts itself.
+        why: String,
+    },
+    /// The kernel's own type descriptions make no sense.
+    #[error("the kernel's type descriptions (BTF) cannot be used: {what} at byte {offset}")]
+    Btf {
+        /// What is wrong.
+        what: &'static str,
+        /// Where, in bytes from their start.
+        offset: u64,
+    },
 }
 
 /// Shorthand of this crate.

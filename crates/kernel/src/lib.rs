@@ -7,8 +7,10 @@
 //!     ─ protected, nodes ─> what must stay; what the kernel itself counted
 //! ```
 
+mod btf;
 mod class;
 mod error;
+mod kallsyms;
 mod kernel;
 mod memmap;
 pub mod nodes;
@@ -21,8 +23,10 @@ mod version;
 mod virt;
 mod vmcoreinfo;
 
+pub use btf::{Btf, Member, TypeId, TypeName};
 pub use class::{ClassSet, DumpLevel, PageClass, UnknownClass};
 pub use error::{KernelError, Result};
+pub use kallsyms::{Coding, Kallsyms, Symbol};
 pub use kernel::{FoundInfo, Kernel, START_KERNEL_MAP, field};
 pub use memmap::{MapRange, MemMap, MemoryModel};
 pub use page::{Oddity, PageRules, Verdict};
