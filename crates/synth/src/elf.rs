@@ -1,6 +1,7 @@
 //! ELF64 cores, well formed or odd on purpose.
 
 use crate::image::Image;
+use crate::sparse::SparseFile;
 use crate::{PAGE, START_KERNEL_MAP};
 
 /// Byte order of a file.
@@ -216,16 +217,25 @@ impl<'a> Elf<'a> {
         self.segments.insert(i + 1, tail);
     }
 
-    /// The file.
+    /// The file in memory.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        self.file().bytes()
+    }
+
+    /// The file, with holes where memory is zero.
+    #[must_use]
+    pub fn file(&self) -> SparseFile {
+        let mut out = SparseFile::default();
         let (mut at, headers) = self.headers();
-        out.extend(headers);
+        out.put(0, &headers);
         for (offset, s) in self.offsets(&mut at).into_iter().zip(&self.segments) {
-            if s.shares.is_none() && s.filesz > 0 {
-                out.resize(offset as usize, 0);
-                out.extend(self.image.read(s.source.unwrap_or(s.paddr), s.filesz));
+            if s.shares.is_some() {
+                continue;
+            }
+            let source = s.source.unwrap_or(s.paddr);
+            for piece in (0..s.filesz).step_by(1 << 20) {
+                out.put(offset + piece, &self.image.read(source + piece, (s.filesz - piece).min(1 << 20)));
             }
         }
         out

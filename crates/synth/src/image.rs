@@ -3,7 +3,7 @@
 use crate::layout::KernelLayout;
 use crate::population::CLASSES;
 use crate::ram::{Filler, Page, fill};
-use crate::{PAGE, elf};
+use crate::{PAGE, elf, kdump};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -130,5 +130,11 @@ impl Image {
     #[must_use]
     pub fn elf(&self) -> elf::Elf<'_> {
         elf::Elf::of(self)
+    }
+
+    /// A kdump-compressed file of all pages, to be changed before it is written.
+    #[must_use]
+    pub fn kdump(&self) -> kdump::Kdump<'_> {
+        kdump::Kdump::of(self)
     }
 }

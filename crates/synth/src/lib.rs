@@ -18,7 +18,9 @@
 )]
 
 pub mod elf;
+pub mod flat;
 mod image;
+pub mod kdump;
 mod kernel_image;
 pub mod layout;
 mod machine;
@@ -29,7 +31,9 @@ mod paging;
 mod population;
 mod printk;
 mod ram;
+mod sparse;
 mod vmcoreinfo;
+mod zlib;
 
 pub use image::{Image, Truth};
 pub use kernel_image::BUILD_ID;
@@ -40,7 +44,9 @@ pub use paging::{Leaf, START_KERNEL_MAP};
 pub use population::CLASSES;
 pub use printk::Message;
 pub use ram::Page;
+pub use sparse::SparseFile;
 pub use vmcoreinfo::MAX_PHYSMEM_BITS;
+pub use zlib::{zlib, zlib_stored};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;

@@ -86,7 +86,12 @@ impl PageTables {
         while virt < end {
             let leaf = [Leaf::G1, Leaf::M2, Leaf::K4]
                 .into_iter()
-                .find(|l| *l <= max && virt.is_multiple_of(l.bytes()) && phys.is_multiple_of(l.bytes()) && end - virt >= l.bytes())
+                .find(|l| {
+                    *l <= max
+                        && virt.is_multiple_of(l.bytes())
+                        && phys.is_multiple_of(l.bytes())
+                        && end - virt >= l.bytes()
+                })
                 .unwrap_or(Leaf::K4);
             self.map(ram, virt, phys, leaf);
             virt += leaf.bytes();
