@@ -337,16 +337,20 @@ impl Btf {
         None
     }
 
-    /// The size in bytes of `struct NAME`.
+    /// The size in bytes of `struct NAME` or, where there is none, of the typedef `NAME`: as `SIZE(NAME)` in VMCOREINFO.
     #[must_use]
-    pub fn struct_size(&self, name: &str) -> Option<u64> {
-        self.size(self.find(&[TypeName::Struct(name)]).first().copied().flatten()?)
+    pub fn size_of(&self, name: &str) -> Option<u64> {
+        self.size(self.named(name)?)
     }
 
-    /// The offset in bytes of a member of `struct NAME`, by its path.
+    /// The offset in bytes of a member, by its path, of what [`Self::size_of`] would measure: as `OFFSET(NAME.PATH)` in VMCOREINFO.
     #[must_use]
-    pub fn offset(&self, name: &str, path: &str) -> Option<u64> {
-        self.member(self.find(&[TypeName::Struct(name)]).first().copied().flatten()?, path)?.offset()
+    pub fn offset_of(&self, name: &str, path: &str) -> Option<u64> {
+        self.member(self.named(name)?, path)?.offset()
+    }
+
+    fn named(&self, name: &str) -> Option<TypeId> {
+        self.find(&[TypeName::Struct(name), TypeName::Typedef(name)]).into_iter().flatten().next()
     }
 
     /// The struct or union that `id` is, is a name for, or is an array of.

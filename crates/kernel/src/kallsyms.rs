@@ -69,7 +69,7 @@ enum Lengths {
 pub struct Symbol {
     /// Its address, with KASLR's offset where the kernel has it applied.
     pub address: VirtAddr,
-    /// Its type as nm prints it: a capital letter for a global symbol.
+    /// Its type as nm prints it: a capital letter for a global symbol. Before Linux 6.15 `A` for every per-cpu variable.
     pub kind: u8,
     /// How many symbols have this name. Of several, a global one is taken before a local one, a lower address before a higher.
     pub copies: u32,

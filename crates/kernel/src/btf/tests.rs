@@ -124,9 +124,9 @@ fn members_are_found_by_path_through_anonymous_structs_and_arrays() {
     ] {
         assert_eq!(member(&btf, path), want, "{path}");
     }
-    assert_eq!(btf.offset("page", "mapping"), Some(24));
-    assert_eq!(btf.offset("page", "b"), None);
-    assert_eq!(btf.offset("nothing", "b"), None);
+    assert_eq!(btf.offset_of("page", "mapping"), Some(24));
+    assert_eq!(btf.offset_of("page", "b"), None);
+    assert_eq!(btf.offset_of("nothing", "b"), None);
 }
 
 #[test]
@@ -144,8 +144,9 @@ fn types_are_found_by_the_kind_of_their_name() {
     assert_eq!(sizes, [Some(72), Some(1), Some(32), Some(8), None]);
     assert_eq!(btf.array_len(found[2].unwrap()), Some(2));
     assert_eq!(btf.array_len(found[0].unwrap()), None);
-    assert_eq!(btf.struct_size("list"), Some(16));
-    assert_eq!(btf.struct_size("opaque"), None);
+    assert_eq!(btf.size_of("list"), Some(16));
+    assert_eq!(btf.size_of("ulong_t"), Some(8));
+    assert_eq!(btf.size_of("opaque"), None);
     let lists = btf.member(found[0].unwrap(), "lists").unwrap();
     assert_eq!((btf.size(lists.type_id), btf.array_len(lists.type_id)), (Some(32), Some(2)));
 }
@@ -165,8 +166,8 @@ fn every_type_is_found_by_its_number() {
     let btf = Btf::parse(w.bytes()).unwrap();
     assert_eq!(btf.len(), w.count);
     for i in 0..500u32 {
-        assert_eq!(btf.struct_size(&format!("s{i}")), Some(i.into()));
-        assert_eq!(btf.offset(&format!("s{i}"), "x"), Some(i.into()));
+        assert_eq!(btf.size_of(&format!("s{i}")), Some(i.into()));
+        assert_eq!(btf.offset_of(&format!("s{i}"), "x"), Some(i.into()));
     }
     assert_eq!(btf.size(TypeId(0)), None);
     assert_eq!(btf.size(TypeId(w.count + 1)), None);
@@ -198,16 +199,13 @@ fn kinds_to_come_are_passed_over_where_the_layout_says_how() {
     w.compound(4, "behind", 44, &[]);
     let without = Btf::parse(w.bytes()).unwrap();
     assert!(without.problem().unwrap().to_string().contains("unknown kind"));
-    assert_eq!(
-        (without.len(), without.struct_size("page"), without.struct_size("behind")),
-        (w.count - 2, Some(72), None)
-    );
+    assert_eq!((without.len(), without.size_of("page"), without.size_of("behind")), (w.count - 2, Some(72), None));
     w.layout = vec![0; 25 * 4];
     w.layout[24 * 4] = 4;
     w.layout[24 * 4 + 1] = 8;
     let with = Btf::parse(w.bytes()).unwrap();
     assert!(with.problem().is_none());
-    assert_eq!(with.struct_size("behind"), Some(44));
+    assert_eq!(with.size_of("behind"), Some(44));
 }
 
 #[test]
