@@ -31,6 +31,11 @@ pub trait Bytes: Send + Sync {
     /// [`Self::read_at`].
     fn window(&self, offset: u64, len: usize) -> Option<Window>;
 
+    /// Bytes behind [`Self::len`] that are real and not holes, as far as that is known: what memory may be taken for.
+    fn backed(&self) -> u64 {
+        self.len()
+    }
+
     /// The first offset from `offset` on that may hold something else than zero, so that a walk can step over holes.
     fn next_data(&self, offset: u64) -> u64 {
         offset
@@ -144,12 +149,16 @@ impl Bytes for Vec<u8> {
     }
 }
 
-/// Up to `len` bytes from `offset` on, fewer at the end of the file; never allocates more than the file has.
+/// The longest region read into memory as a whole. Device dumps among the notes of /proc/vmcore are the longest there
+/// are, and a capture kernel has less memory than this.
+const LONGEST: u64 = 1 << 30;
+
+/// Up to `len` bytes from `offset` on, fewer at the end of the file; never takes memory the file does not account for.
 ///
 /// # Errors
 /// [`FormatError::Io`] naming `what`.
 pub(crate) fn read_some(bytes: &dyn Bytes, what: &'static str, offset: u64, len: u64) -> Result<Vec<u8>> {
-    let have = bytes.len().saturating_sub(offset).min(len);
+    let have = bytes.len().saturating_sub(offset).min(len).min(bytes.backed()).min(LONGEST);
     let mut buf = vec![0; usize::try_from(have).unwrap_or(usize::MAX)];
     let n = bytes.read_at(offset, &mut buf).map_err(|error| FormatError::Io {
         file: bytes.name().to_owned(),

@@ -145,6 +145,8 @@ const PT_LOAD: u64 = 1;
 const PT_NOTE: u64 = 4;
 /// `e_phnum` of a file whose number of program headers is in the first section header.
 const PN_XNUM: u64 = 0xffff;
+/// A table of a million bad PT_NOTEs is worth no more messages than this.
+const MAX_PROBLEMS: usize = 16;
 /// Section names are looked for in this much of their table.
 const NAMES_READ: u64 = 64 << 10;
 
@@ -255,9 +257,9 @@ impl ElfHeaders {
 
     /// Adds the data of a PT_NOTE. All of them together are at most as long as the file, however often it is pointed at.
     fn read_notes(&mut self, bytes: &dyn Bytes, offset: u64, len: u64) -> Result<()> {
-        let room = bytes.len().saturating_sub(self.notes.len() as u64);
+        let room = bytes.backed().saturating_sub(self.notes.len() as u64);
         let notes = read_some(bytes, "ELF notes", offset, len.min(room))?;
-        if (notes.len() as u64) < len {
+        if (notes.len() as u64) < len && self.problems.len() < MAX_PROBLEMS {
             self.problems.push(FormatError::CutShort {
                 file: bytes.name().to_owned(),
                 what: "ELF notes (p_offset, p_filesz of PT_NOTE)",

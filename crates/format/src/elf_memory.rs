@@ -214,11 +214,11 @@ impl ElfView<'_> {
 
     /// Fills `buf` with the file's bytes from `offset` on, which belong to physical address `at`.
     fn copy(&mut self, at: u64, offset: u64, buf: &mut [u8]) -> std::result::Result<(), ReadError> {
-        if self.touch(offset, buf.len()) {
-            if let Some(slice) = in_window(self.window.as_ref(), offset, buf.len()) {
-                buf.copy_from_slice(slice);
-                return Ok(());
-            }
+        if self.touch(offset, buf.len())
+            && let Some(slice) = in_window(self.window.as_ref(), offset, buf.len())
+        {
+            buf.copy_from_slice(slice);
+            return Ok(());
         }
         match self.core.bytes.read_at(offset, buf) {
             Ok(n) if n == buf.len() => Ok(()),

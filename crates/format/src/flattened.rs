@@ -216,6 +216,10 @@ impl Bytes for FlattenedBytes {
         None
     }
 
+    fn backed(&self) -> u64 {
+        self.stream.backed()
+    }
+
     fn next_data(&self, offset: u64) -> u64 {
         find(&self.extents, offset).map_or(self.len.max(offset), |e| e.start.max(offset))
     }

@@ -27,8 +27,8 @@ pub enum Container {
 }
 
 enum Source {
-    Elf(ElfCore),
-    Kdump(KdumpFile),
+    Elf(Box<ElfCore>),
+    Kdump(Box<KdumpFile>),
 }
 
 /// The VMCOREINFO text: a piece of the notes, or on its own (kdump-compressed version 3).
@@ -105,7 +105,7 @@ impl Input {
         let mut core = ElfCore::open(Arc::clone(&bytes), PageSize::K4)?;
         let (notes, problems) = core.take_notes();
         let endian = core.headers().endian;
-        Ok(Self::of(bytes, Source::Elf(core), endian, notes, problems, |found| {
+        Ok(Self::of(bytes, Source::Elf(Box::new(core)), endian, notes, problems, |found| {
             found.map_or(Vmcoreinfo::None, Vmcoreinfo::InNotes)
         }))
     }
@@ -120,7 +120,7 @@ impl Input {
             sub.offset_vmcoreinfo.checked_sub(sub.offset_note).map(|at| at..at.saturating_add(text.len() as u64));
         let endian = file.layout().endian;
         let notes_len = notes.len() as u64;
-        Ok(Self::of(bytes, Source::Kdump(file), endian, notes, problems, |found| match (named, found) {
+        Ok(Self::of(bytes, Source::Kdump(Box::new(file)), endian, notes, problems, |found| match (named, found) {
             (Some(range), _) if !text.is_empty() && range.end <= notes_len => {
                 Vmcoreinfo::InNotes(range.start as usize..range.end as usize)
             }
@@ -175,8 +175,8 @@ impl Input {
     #[must_use]
     pub const fn memory(&self) -> &dyn PhysicalMemory {
         match &self.source {
-            Source::Elf(core) => core,
-            Source::Kdump(file) => file,
+            Source::Elf(core) => &**core,
+            Source::Kdump(file) => &**file,
         }
     }
 

@@ -59,6 +59,17 @@ impl<'a> Notes<'a> {
     fn zero_words(&self) -> usize {
         self.data.get(self.at..).unwrap_or_default().chunks(ALIGN).take_while(|w| w.iter().all(|b| *b == 0)).count()
     }
+
+    /// Whether a note with a readable name begins at `at`.
+    fn named_at(&self, at: usize) -> bool {
+        let name = || {
+            let len = self.endian.u32(self.data, at)? as usize;
+            self.data.get(at.checked_add(HEADER)?..)?.get(..len)
+        };
+        name()
+            .and_then(<[u8]>::split_last)
+            .is_some_and(|(end, text)| *end == 0 && text.iter().all(u8::is_ascii_graphic))
+    }
 }
 
 impl<'a> Iterator for Notes<'a> {
@@ -68,10 +79,13 @@ impl<'a> Iterator for Notes<'a> {
         loop {
             let word = |i: usize| self.endian.u32(self.data, self.at.checked_add(4 * i)?);
             let (name_len, desc_len, kind) = (word(0)? as usize, word(1)? as usize, word(2)?);
-            if name_len == 0 && desc_len == 0 && kind == 0 {
+            if name_len == 0 {
                 // A hole need not be a whole number of headers, but what follows it begins with a name length, not 0.
-                self.at = self.at.checked_add(self.zero_words() * ALIGN)?;
-                continue;
+                let behind = self.at.checked_add(self.zero_words() * ALIGN)?;
+                if (desc_len == 0 && kind == 0) || self.named_at(behind) {
+                    self.at = behind;
+                    continue;
+                }
             }
             let name_at = self.at.checked_add(HEADER)?;
             let desc_at = name_at.checked_add(name_len.checked_next_multiple_of(ALIGN)?)?;
@@ -110,7 +124,7 @@ mod tests {
     #[test]
     fn holes_of_any_length_do_not_stop_the_scan() {
         for endian in [Endian::Little, Endian::Big] {
-            for hole in [0, 12, 16, 20, 24, 28, 400] {
+            for hole in [0, 4, 8, 12, 16, 20, 24, 28, 400] {
                 let mut data = note(endian, b"CORE\0", 1, &[1; 336]);
                 data.extend(vec![0; hole]);
                 data.extend(note(endian, b"CORE\0", 1, &[2; 336]));

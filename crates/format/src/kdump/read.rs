@@ -5,6 +5,7 @@ use super::file::KdumpFile;
 use crate::codec::{Codec, Decompressor};
 use crate::elf_memory::io_error;
 use crate::{MemoryView, Pfn, PhysAddr, PhysicalMemory, ReadError};
+use std::io;
 
 type Read<T> = Result<T, ReadError>;
 
@@ -202,15 +203,19 @@ impl MemoryView for KdumpView<'_> {
 }
 
 impl Descriptors {
+    fn fill(&mut self, file: &KdumpFile, rank: u64, count: u64) -> io::Result<()> {
+        self.raw.resize(count as usize * PageDesc::SIZE, 0);
+        self.first = rank;
+        let read = file.bytes.read_at(file.descriptor_at(rank), &mut self.raw);
+        self.raw.truncate(*read.as_ref().unwrap_or(&0));
+        read.map(drop)
+    }
+
     fn get(&mut self, file: &KdumpFile, pfn: Pfn, rank: u64) -> Read<PageDesc> {
         let have = (self.raw.len() / PageDesc::SIZE) as u64;
         if rank < self.first || rank - self.first >= have {
-            let offset = file.descriptor_at(rank);
-            let n = DESCRIPTORS.min(file.stored.len().saturating_sub(rank)).max(1);
-            self.raw.resize(n as usize * PageDesc::SIZE, 0);
-            self.first = rank;
-            let read = file.bytes.read_at(offset, &mut self.raw);
-            self.raw.truncate(*read.as_ref().unwrap_or(&0));
+            let left = file.stored.len().saturating_sub(rank);
+            let read = self.fill(file, rank, left.clamp(1, DESCRIPTORS)).or_else(|_| self.fill(file, rank, 1));
             read.map_err(|error| io_error(pfn, error))?;
         }
         let from = (rank - self.first) as usize * PageDesc::SIZE;
@@ -222,6 +227,14 @@ impl Descriptors {
 }
 
 impl Data {
+    fn fill(&mut self, file: &KdumpFile, offset: u64, len: usize) -> io::Result<()> {
+        self.buf.resize(len, 0);
+        self.start = offset;
+        let read = file.bytes.read_at(offset, &mut self.buf);
+        self.buf.truncate(*read.as_ref().unwrap_or(&0));
+        read.map(drop)
+    }
+
     /// The stored bytes of a page.
     fn get(&mut self, file: &KdumpFile, pfn: Pfn, desc: PageDesc) -> Read<&[u8]> {
         let size = desc.size as usize;
@@ -233,10 +246,8 @@ impl Data {
             Some(from) => from,
             None => {
                 let ahead = if desc.offset == self.next { READ_AHEAD.max(size) } else { size };
-                self.buf.resize(ahead, 0);
-                self.start = desc.offset;
-                let read = file.bytes.read_at(desc.offset, &mut self.buf);
-                self.buf.truncate(*read.as_ref().unwrap_or(&0));
+                // What lies ahead may be unreadable though this page is not.
+                let read = self.fill(file, desc.offset, ahead).or_else(|_| self.fill(file, desc.offset, size));
                 read.map_err(|error| io_error(pfn, error))?;
                 0
             }

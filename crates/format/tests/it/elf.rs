@@ -1,0 +1,358 @@
+//! ELF cores.
+
+use crate::make::{Elf, Failing, Load, note, page_of};
+use coresift_format::{
+    Bits, Bytes, Container, ElfCore, Endian, FileBytes, FormatError, Input, Machine, MemoryView, PageSet, PageSize,
+    Pfn, PhysAddr, PhysicalMemory, ReadError, faults_taken, guard_faults,
+};
+use proptest::prelude::*;
+use std::io::Write;
+use std::sync::Arc;
+
+fn open(file: Vec<u8>) -> Input {
+    Input::from_bytes(Arc::new(file)).unwrap()
+}
+
+fn pages(set: &PageSet) -> Vec<u64> {
+    set.all_runs().flat_map(|(s, e)| s.0..e.0).collect()
+}
+
+fn read(view: &mut dyn MemoryView, addr: u64, len: usize) -> Result<Vec<u8>, ReadError> {
+    let mut buf = vec![0xee; len];
+    view.read(PhysAddr(addr), &mut buf)?;
+    assert_eq!(view.slice(PhysAddr(addr), len).unwrap(), buf, "slice and read agree");
+    Ok(buf)
+}
+
+#[test]
+fn every_class_and_byte_order_is_read() {
+    for bits in [Bits::B32, Bits::B64] {
+        for endian in [Endian::Little, Endian::Big] {
+            let mut elf = Elf::new(bits, endian).load(Load::new(0x10_0000, &page_of(7, 8192)));
+            elf.machine = 40;
+            let input = open(elf.build());
+            assert_eq!((input.container(), input.flattened()), (Container::Elf, false));
+            assert_eq!((input.bits(), input.byte_order(), input.machine()), (bits, endian, Machine::ARM));
+            assert_eq!(input.cpus(), 2);
+            assert_eq!(input.vmcoreinfo(), Some(&b"OSRELEASE=6.1\nPAGESIZE=4096\n"[..]));
+            let at = input.vmcoreinfo_offset_in_notes().unwrap() as usize;
+            assert!(input.notes()[at..].starts_with(b"OSRELEASE"));
+            assert!(input.incomplete(), "e_flags bit 0");
+            let segment = input.segments()[0];
+            assert_eq!((segment.paddr, segment.file_size, segment.mem_size, segment.flags), (0x10_0000, 8192, 8192, 6));
+            assert_eq!(pages(input.memory().ram()), [0x100, 0x101]);
+            assert_eq!(input.memory().max_pfn(), Pfn(0x102));
+            let mut view = input.memory().view();
+            assert_eq!(read(&mut *view, 0x10_0000, 8192).unwrap(), page_of(7, 8192));
+            assert_eq!(read(&mut *view, 0x10_0ffd, 7).unwrap(), page_of(7, 8192)[0xffd..][..7]);
+        }
+    }
+}
+
+#[test]
+fn c26_program_headers_are_where_e_phoff_says() {
+    for (phoff, header_size) in [(128, 64), (192, 8), (4096, 0)] {
+        let mut elf = Elf::le64().load(Load::new(0, &page_of(1, 4096)));
+        elf.phoff = Some(phoff);
+        elf.header_size = Some(header_size);
+        let input = open(elf.build());
+        assert_eq!(input.cpus(), 2, "{phoff}");
+        assert_eq!(read(&mut *input.memory().view(), 0, 4096).unwrap(), page_of(1, 4096));
+    }
+}
+
+#[test]
+fn program_headers_may_be_wider_than_they_need_but_not_narrower() {
+    let mut elf = Elf::le64().load(Load::new(0, &page_of(1, 4096))).load(Load::new(8192, &page_of(2, 4096)));
+    elf.entry_pad = 8;
+    assert_eq!(open(elf.build()).segments().len(), 2);
+    let mut file = elf.build();
+    file[54] = 55;
+    let error = Input::from_bytes(Arc::new(file)).err().unwrap();
+    assert!(matches!(error, FormatError::BadField { field: "e_phentsize", offset: 54, .. }), "{error}");
+}
+
+#[test]
+fn extended_numbering_is_read_from_the_first_section_header() {
+    for bits in [Bits::B32, Bits::B64] {
+        let mut elf = Elf::new(bits, Endian::Big);
+        elf.extended = true;
+        for i in 0..3 {
+            elf = elf.load(Load::new(i * 4096, &page_of(i, 4096)));
+        }
+        assert_eq!(open(elf.build()).segments().len(), 3);
+    }
+}
+
+#[test]
+fn more_segments_than_e_phnum_can_count() {
+    let mut elf = Elf::le64();
+    elf.extended = true;
+    elf.loads = (0..70_000).map(|i| Load::new(2 * i * 4096, &[i as u8])).collect();
+    let input = open(elf.build());
+    assert_eq!(input.segments().len(), 70_000);
+    assert_eq!(input.memory().stored().len(), 70_000);
+    assert_eq!(read(&mut *input.memory().view(), 2 * 69_999 * 4096, 2).unwrap(), [69_999u64 as u8, 0]);
+}
+
+#[test]
+fn several_note_segments_are_one_behind_the_other() {
+    let mut elf = Elf::le64().load(Load::new(0, &[1; 4096]));
+    let cpu = |n| note(Endian::Little, b"CORE", 1, &[n; 336]);
+    // The middle one ends at no multiple of 4.
+    let odd = [cpu(2), vec![0]].concat();
+    elf.notes = vec![cpu(1), odd.clone(), note(Endian::Little, b"VMCOREINFO", 0, b"A=1\n")];
+    let input = open(elf.build());
+    assert_eq!(input.cpus(), 2);
+    assert_eq!(input.vmcoreinfo(), Some(&b"A=1\n"[..]));
+    assert_eq!(input.notes().len(), 356 + 360 + 12 + 12 + 4);
+}
+
+#[test]
+fn a_core_without_notes_opens() {
+    let mut elf = Elf::le64().load(Load::new(0, &[1; 4096]));
+    elf.notes.clear();
+    let input = open(elf.build());
+    assert_eq!((input.cpus(), input.vmcoreinfo(), input.vmcoreinfo_offset_in_notes()), (0, None, None));
+}
+
+#[test]
+fn the_first_segment_in_the_file_wins_where_segments_overlap() {
+    let elf = Elf::le64()
+        .load(Load::new(0x2000, &[1; 0x1800]))
+        .load(Load::new(0x1000, &[2; 0x4000]))
+        .load(Load::new(0x2000, &[3; 0x1000]));
+    let input = open(elf.build());
+    let got = read(&mut *input.memory().view(), 0x1000, 0x4000).unwrap();
+    let expected = [vec![2; 0x1000], vec![1; 0x1800], vec![2; 0x1800]].concat();
+    assert_eq!(got, expected);
+    assert_eq!(input.memory().stored().len(), 4);
+}
+
+#[test]
+fn a_segment_without_data_does_not_hide_one_that_has_them() {
+    let elf = Elf::le64().load(Load::new(0x1000, &[]).spanning(0x3000)).load(Load::new(0x2000, &[7; 0x1000]));
+    let input = open(elf.build());
+    assert_eq!(pages(input.memory().ram()), [1, 2, 3]);
+    assert_eq!(pages(input.memory().stored()), [2]);
+    assert_eq!(read(&mut *input.memory().view(), 0x2000, 16).unwrap(), [7; 16]);
+}
+
+#[test]
+fn segments_that_touch_inside_a_page_complete_each_other_and_the_rest_is_zero() {
+    let elf = Elf::le64()
+        .load(Load::new(0x1100, &[1; 0x300]))
+        .load(Load::new(0x1400, &[2; 0x200]))
+        .load(Load::new(0x1800, &[3; 0x1000]));
+    let input = open(elf.build());
+    assert_eq!(pages(input.memory().ram()), [1, 2]);
+    assert_eq!(pages(input.memory().stored()), [1, 2]);
+    let expected =
+        [vec![0; 0x100], vec![1; 0x300], vec![2; 0x200], vec![0; 0x200], vec![3; 0x1000], vec![0; 0x800]].concat();
+    assert_eq!(read(&mut *input.memory().view(), 0x1000, 0x2000).unwrap(), expected);
+}
+
+#[test]
+fn c21_memory_without_data_exists_but_is_not_stored() {
+    let elf = Elf::le64()
+        .load(Load::new(0x1000, &[1; 0x1800]).spanning(0x4000))
+        .load(Load::new(0x8000, &[]).spanning(0x2000))
+        .load(Load::new(0xc000, &[5; 0x1000]));
+    let input = open(elf.build());
+    assert_eq!(pages(input.memory().ram()), [1, 2, 3, 4, 8, 9, 12]);
+    assert_eq!(pages(input.memory().stored()), [1, 2, 12], "a page with any data is stored");
+    let mut view = input.memory().view();
+    assert_eq!(read(&mut *view, 0x2000, 0x1000).unwrap(), [vec![1; 0x800], vec![0; 0x800]].concat());
+    for hole in [0x3000, 0x4fff, 0x8000] {
+        assert!(matches!(read(&mut *view, hole, 1), Err(ReadError::Excluded { .. })), "{hole:#x} is a hole, not zeros");
+    }
+    assert!(matches!(read(&mut *view, 0x2800, 0x1000), Err(ReadError::Excluded { pfn: Pfn(3), .. })));
+    assert!(matches!(read(&mut *view, 0x5000, 1), Err(ReadError::NotPresent { addr: PhysAddr(0x5000) })));
+    assert!(matches!(read(&mut *view, u64::MAX, 2), Err(ReadError::NotPresent { .. })));
+}
+
+#[test]
+fn c22_segments_without_a_physical_address_are_left_alone_and_counted() {
+    for (bits, none) in [(Bits::B64, u64::MAX), (Bits::B32, u64::from(u32::MAX))] {
+        let mut elf = Elf::new(bits, Endian::Little);
+        for i in 0..50 {
+            let paddr = if i % 2 == 0 { none } else { i * 0x1000 };
+            elf = elf.load(Load::new(paddr, &page_of(i, 4096)));
+        }
+        let core = ElfCore::open(Arc::new(elf.build()), PageSize::K4).unwrap();
+        assert_eq!(core.segments_without_paddr(), 25);
+        assert_eq!(core.segments().len(), 50);
+        assert_eq!(core.stored().len(), 25);
+        assert_eq!(core.max_pfn(), Pfn(50));
+        assert_eq!(read(&mut *core.view(), 0x31000, 4096).unwrap(), page_of(49, 4096));
+    }
+}
+
+#[test]
+fn pages_beyond_the_end_of_the_file_exist_but_are_lost() {
+    let elf = Elf::le64().load(Load::new(0x1000, &page_of(1, 0x2000))).load(Load::new(0x10_0000, &page_of(2, 0x4000)));
+    let mut file = elf.build();
+    file.truncate(file.len() - 0x1800);
+    let len = file.len() as u64;
+    let input = open(file);
+    let core = input.as_elf().unwrap();
+    assert_eq!(pages(core.ram()), [1, 2, 0x100, 0x101, 0x102, 0x103]);
+    assert_eq!(pages(core.stored()), [1, 2, 0x100, 0x101]);
+    assert_eq!(pages(core.beyond_end()), [0x102, 0x103]);
+    let mut view = core.view();
+    assert_eq!(read(&mut *view, 0x10_0000, 0x2000).unwrap(), page_of(2, 0x4000)[..0x2000]);
+    assert!(
+        matches!(read(&mut *view, 0x10_0000, 0x4000), Err(ReadError::Truncated { pfn: Pfn(0x102), len: l, .. }) if l == len)
+    );
+    assert!(matches!(read(&mut *view, 0x10_3000, 1), Err(ReadError::Truncated { pfn: Pfn(0x103), .. })));
+}
+
+#[test]
+fn claims_of_all_the_address_space_take_no_memory_and_no_time() {
+    let elf = Elf::le64()
+        .load(Load::new(0, &[1; 16]).spanning(u64::MAX))
+        .load(Load::new(0x123, &[]).claiming(64, u64::MAX))
+        .load(Load::new(u64::MAX - 5, &[3; 64]).claiming(u64::MAX - 3, 1 << 40))
+        .load(Load::new(1 << 52, &[]).claiming(1 << 40, 1 << 60).spanning(1 << 63));
+    let input = open(elf.build());
+    assert_eq!(input.memory().ram().len(), 1 << 52);
+    assert!(input.memory().stored().len() < 4, "no more pages than the file has bytes for");
+    assert!(input.memory().ram().memory() + input.memory().stored().memory() < 16 << 10);
+    let mut view = input.memory().view();
+    assert_eq!(read(&mut *view, 0, 16).unwrap(), [1; 16]);
+    assert!(read(&mut *view, 1 << 52, 1).is_err());
+    assert!(read(&mut *view, u64::MAX - 5, 3).is_err());
+}
+
+#[test]
+fn the_page_size_can_be_told_later() {
+    let elf = Elf::le64().load(Load::new(0x1_8000, &page_of(1, 0x8000))).load(Load::new(0x4_0000, &[9; 0x100]));
+    let mut input = open(elf.build());
+    assert_eq!(pages(input.memory().ram()).len(), 9);
+    input.set_page_size(PageSize::new(65536).unwrap()).unwrap();
+    assert_eq!(pages(input.memory().ram()), [1, 4]);
+    assert_eq!(input.memory().page_size().bytes(), 65536);
+    let expected = [vec![0; 0x8000], page_of(1, 0x8000)].concat();
+    assert_eq!(read(&mut *input.memory().view(), 0x1_0000, 0x1_0000).unwrap(), expected);
+}
+
+#[test]
+fn what_is_no_core_is_named() {
+    let kind = |file: Vec<u8>| Input::from_bytes(Arc::new(file)).err().unwrap();
+    let mut vmlinux = Elf::le64().load(Load::new(0, &[1; 64]));
+    vmlinux.kind = 2;
+    assert!(kind(vmlinux.build()).to_string().contains("vmlinux"));
+    let empty = kind(Elf::le64().build());
+    assert!(matches!(empty, FormatError::BadField { field: "number of PT_LOAD program headers", .. }), "{empty}");
+    let mut class = Elf::le64().build();
+    class[4] = 3;
+    assert!(matches!(kind(class), FormatError::BadField { offset: 4, .. }));
+    let mut order = Elf::le64().build();
+    order[5] = 0;
+    assert!(matches!(kind(order), FormatError::BadField { offset: 5, .. }));
+    let mut cut = Elf::le64().load(Load::new(0, &[1; 64])).build();
+    cut.truncate(100);
+    assert!(matches!(kind(cut), FormatError::CutShort { offset: 64, end: 176, len: 100, .. }));
+    let mut xen = Elf::le64().build();
+    // No program headers; one section that is its own name table, at the end of the file.
+    let at = xen.len() as u64;
+    xen[56..58].fill(0);
+    xen[40..48].copy_from_slice(&at.to_le_bytes());
+    xen[60] = 1;
+    let mut section = vec![0; 64];
+    section[24..32].copy_from_slice(&(at + 64).to_le_bytes());
+    section[32] = 40;
+    xen.extend(section);
+    xen.extend(b"\0.shstrtab\0.note.Xen\0.xen_pages\0.xen_p2m\0");
+    assert!(kind(xen).to_string().contains("xl dump-core"));
+}
+
+#[test]
+fn notes_beyond_the_end_of_the_file_are_a_problem_not_a_failure() {
+    let mut file = Elf::le64().load(Load::new(0, &[1; 4096])).build();
+    // p_filesz of the PT_NOTE, the first program header.
+    file[64 + 32..64 + 40].copy_from_slice(&(1u64 << 40).to_le_bytes());
+    let input = open(file.clone());
+    assert!(input.notes().len() <= file.len());
+    assert!(matches!(input.problems(), [FormatError::CutShort { what, .. }] if what.contains("PT_NOTE")));
+    assert_eq!(input.cpus(), 2);
+}
+
+#[test]
+fn an_unreadable_page_is_named_and_its_neighbours_are_read() {
+    let elf = Elf::le64().load(Load::new(0x10_0000, &page_of(1, 0x8000))).build();
+    let data_at = elf.len() as u64 - 0x8000;
+    let bad = data_at + 0x3010..data_at + 0x3020;
+    let core = ElfCore::open(Arc::new(Failing { inner: Arc::new(elf), bad }), PageSize::K4).unwrap();
+    let mut view = core.view();
+    let mut buf = vec![0; 0x8000];
+    let error = view.read(PhysAddr(0x10_0000), &mut buf).unwrap_err();
+    assert!(matches!(&error, ReadError::Io { pfn: Pfn(0x103), error } if error.raw_os_error() == Some(5)), "{error}");
+    assert!(matches!(view.slice(PhysAddr(0x10_2ff0), 64), Err(ReadError::Io { pfn: Pfn(0x103), .. })));
+    assert_eq!(view.slice(PhysAddr(0x10_4000), 0x4000).unwrap(), &page_of(1, 0x8000)[0x4000..]);
+    assert_eq!(view.slice(PhysAddr(0x10_0000), 0x3000).unwrap(), &page_of(1, 0x8000)[..0x3000]);
+}
+
+#[test]
+fn a_file_cut_while_it_is_read_gives_an_error_never_false_zeros() {
+    guard_faults().unwrap();
+    let elf = Elf::le64().load(Load::new(0x10_0000, &[0xa5; 4 << 20])).build();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&elf).unwrap();
+    let core = ElfCore::open(Arc::new(FileBytes::open(file.path()).unwrap()), PageSize::K4).unwrap();
+    let mut view = core.view();
+    assert_eq!(view.slice(PhysAddr(0x10_0000), 1 << 20).unwrap(), &vec![0xa5; 1 << 20]);
+    file.as_file().set_len(elf.len() as u64 - (3 << 20) + 0x800).unwrap();
+    let before = faults_taken();
+    assert_eq!(view.slice(PhysAddr(0x10_0000), 0x1000).unwrap(), &[0xa5; 0x1000]);
+    let error = view.slice(PhysAddr(0x10_0000), 2 << 20).unwrap_err();
+    assert!(matches!(error, ReadError::Truncated { pfn: Pfn(0x200), .. }), "{error}");
+    assert!(faults_taken() > before, "this came by a fault in a window");
+    assert_eq!(view.slice(PhysAddr(0x10_0000), 0x1000).unwrap(), &[0xa5; 0x1000], "the rest is still there");
+    let mut buf = [0; 0x1000];
+    assert!(view.read(PhysAddr(0x30_0000), &mut buf).is_err());
+}
+
+proptest! {
+    /// Random segments against plain bytes: mapped, copied and in memory.
+    #[test]
+    fn reads_and_slices_are_the_bytes_of_the_first_segment_that_has_them(
+        loads in proptest::collection::vec((0u64..0x9000, 0usize..0x5000, 0u64..0x3000), 1..6),
+        asked in proptest::collection::vec((0u64..0xc000, 1usize..0x5000), 1..12),
+        rough in proptest::bool::ANY,
+    ) {
+        let mut elf = Elf::le64();
+        for (i, (paddr, len, more)) in loads.iter().enumerate() {
+            let round = |v: u64| if rough { v } else { v & !0xfff };
+            let data: Vec<u8> = (0..round(*len as u64)).map(|b| (b / 7) as u8 ^ (i as u8) << 5).collect();
+            elf = elf.load(Load::new(round(*paddr), &data).spanning(data.len() as u64 + round(*more)));
+        }
+        let has = |at: u64| elf.loads.iter().find(|l| (l.paddr..l.paddr + l.data.len() as u64).contains(&at));
+        let exists = |at: u64| elf.loads.iter().any(|l| (l.paddr..l.paddr + l.mem_size).contains(&at));
+        let page_has = |at: u64, what: &dyn Fn(u64) -> bool| (at & !0xfff..(at & !0xfff) + 0x1000).any(what);
+        let file = elf.build();
+        let mut on_disk = tempfile::NamedTempFile::new().unwrap();
+        on_disk.write_all(&file).unwrap();
+        let mapped: Arc<dyn Bytes> = Arc::new(FileBytes::open(on_disk.path()).unwrap());
+        let copied: Arc<dyn Bytes> = Arc::new(FileBytes::open(on_disk.path()).unwrap().without_mapping());
+        for bytes in [mapped, copied, Arc::new(file)] {
+            let core = ElfCore::open(bytes, PageSize::K4).unwrap();
+            for at in (0..0x12).map(|p| p * 0x1000) {
+                prop_assert_eq!(core.stored().contains(Pfn(at / 0x1000)), page_has(at, &|a| has(a).is_some()));
+                prop_assert_eq!(core.ram().contains(Pfn(at / 0x1000)), page_has(at, &exists));
+            }
+            let mut view = core.view();
+            for (start, len) in &asked {
+                let expected: Option<Vec<u8>> = (*start..start + *len as u64).map(|at| match has(at) {
+                    Some(l) => Some(l.data[(at - l.paddr) as usize]),
+                    None => page_has(at, &|a| has(a).is_some()).then_some(0),
+                }).collect();
+                let mut buf = vec![0xee; *len];
+                let read = view.read(PhysAddr(*start), &mut buf).ok().map(|()| buf);
+                prop_assert_eq!(&read, &expected);
+                let slice = view.slice(PhysAddr(*start), *len).ok().map(<[u8]>::to_vec);
+                prop_assert_eq!(&slice, &expected);
+            }
+        }
+    }
+}
