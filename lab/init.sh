@@ -10,7 +10,10 @@ say() { echo "LAB $*"; }
 meminfo() { sed -n "s/^$1: *\([0-9]*\) kB/\1/p" /proc/meminfo; }
 
 . /lab.conf
-while read -r module; do insmod "/modules/$module" || say "note insmod $module failed"; done < /modules/order
+while read -r module; do
+  [ $module = virtio_balloon.ko ] && [ -e /proc/vmcore ] && continue # it would take from the capture kernel what it took before
+  insmod "/modules/$module" || say "note insmod $module failed"
+done < /modules/order
 tries=0
 while [ ! -b /dev/vdc ] && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
 

@@ -2,7 +2,9 @@
 # Disks: vda (ext4) is scratch space. FILL is the percentage of the available memory to use.
 say "boot $(uname -r) available_kib=$(meminfo MemAvailable)"
 [ "$(cat /sys/kernel/kexec_crash_size)" != 0 ] || { say "retry no room for the crashkernel reservation"; poweroff -f; }
-guest load-capture-kernel /boot/vmlinuz /boot/initramfs "console=ttyS0 panic=-1 nr_cpus=1 reset_devices irqpoll" ||
+# As distributions call it; the balloon is kept out where it is no module (see /init).
+CAPTURE="console=ttyS0 panic=-1 nr_cpus=1 reset_devices irqpoll initcall_blacklist=virtio_balloon_driver_init"
+guest load-capture-kernel /boot/vmlinuz /boot/initramfs "$CAPTURE" ||
   { say "fail the capture kernel cannot be loaded"; poweroff -f; }
 rm -r /boot
 
