@@ -11,7 +11,9 @@ use crate::plan::Plan;
 use crate::report::{Report, StageRow, UnreadableRun};
 use crate::target::{Output, WriteFailed};
 use crate::writer::{Metadata, Writer};
-use coresift_format::kdump::{Abi, Header, HeaderLayout, Layout, MAX_VERSION, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader};
+use coresift_format::kdump::{
+    Abi, Header, HeaderLayout, Layout, MAX_VERSION, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader,
+};
 use coresift_format::{Bits, Container, Field, Input, Machine, Pfn};
 use coresift_kernel::{ClassSet, DumpLevel, FoundInfo, Kernel, PageClass};
 use std::path::Path;
@@ -261,8 +263,7 @@ impl<'a> Run<'a> {
         };
         let batches = Batches::new(&plan.keep, &plan.first, (BATCH_BYTES / memory.page_size().bytes()).max(1));
         let total = plan.keep.len();
-        let (copied, writer) =
-            copy(memory, batches, total, writer, self.options.compression, threads, observer)?;
+        let (copied, writer) = copy(memory, batches, total, writer, self.options.compression, threads, observer)?;
         self.account(&copied);
         self.stage("copy pages", clock, copied.pages, copied.bytes_in);
         match (copied.failed, writer) {
@@ -347,7 +348,8 @@ fn neighbours(lost: &[(Pfn, String)]) -> Vec<UnreadableRun> {
     let mut runs: Vec<UnreadableRun> = Vec::new();
     for (pfn, reason) in lost {
         // The reason begins with the page's own number.
-        let reason = reason.split_once(' ').and_then(|(_, rest)| rest.split_once(' ')).map_or(&**reason, |(_, rest)| rest);
+        let reason =
+            reason.split_once(' ').and_then(|(_, rest)| rest.split_once(' ')).map_or(&**reason, |(_, rest)| rest);
         match runs.last_mut() {
             Some(run) if run.pfn + run.pages == pfn.0 && run.reason == reason => run.pages += 1,
             _ => runs.push(UnreadableRun { pfn: pfn.0, pages: 1, reason: reason.to_owned() }),

@@ -52,8 +52,10 @@ pub enum EngineError {
         error: io::Error,
     },
     /// The dump cannot be described in a kdump-compressed file.
-    #[error("page frame numbers up to {max_mapnr:#x} and {pages} pages are more than a kdump-compressed file can describe; \
-             check the program headers of the input for an address that no machine has")]
+    #[error(
+        "page frame numbers up to {max_mapnr:#x} and {pages} pages are more than a kdump-compressed file can describe; \
+             check the program headers of the input for an address that no machine has"
+    )]
     TooLarge {
         /// One more than the highest page frame number.
         max_mapnr: u64,
@@ -67,7 +69,9 @@ pub enum EngineError {
     #[error("no dump level was given")]
     NothingAsked,
     /// The memory budget is too small for one worker and the page set.
-    #[error("the memory budget of {budget} bytes is too small: {needed} bytes are needed; give --max-memory {needed} or more")]
+    #[error(
+        "the memory budget of {budget} bytes is too small: {needed} bytes are needed; give --max-memory {needed} or more"
+    )]
     Budget {
         /// The budget in bytes.
         budget: u64,

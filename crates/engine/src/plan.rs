@@ -140,7 +140,9 @@ fn free_by_lists(
     match nodes::walk_free_lists(kernel, memory) {
         Ok(set) => Some(set),
         Err(e) => {
-            notes.push(format!("free pages are kept: this kernel does not mark them, and their lists cannot be walked: {e}"));
+            notes.push(format!(
+                "free pages are kept: this kernel does not mark them, and their lists cannot be walked: {e}"
+            ));
             None
         }
     }
@@ -237,7 +239,7 @@ impl Scan<'_> {
     }
 
     fn chunk(&self, chunk: u64, scanner: &mut Scanner<'_>, bits: &mut Bits) -> (ChunkScan, Chunk) {
-        bits.start(chunk, self.memory, self.excluded);
+        bits.start(chunk, self.memory, self.excluded, self.protected);
         let scanned = scanner.scan_chunk(chunk, self.memory.ram(), bits);
         if let Some(free) = self.free {
             bits.mark_free(chunk, free);
@@ -261,6 +263,9 @@ struct Bits {
     scratch: ChunkBits,
     counts: Counts,
     dropped: Counts,
+    /// Whether something protected is in the chunk; only then the dropped ranges are remembered.
+    guarded: bool,
+    ranges: Vec<(u64, u64, PageClass)>,
 }
 
 impl ClassSink for Bits {
@@ -278,13 +283,19 @@ impl ClassSink for Bits {
             let pages = if self.whole { end - start } else { self.stored.count_in(start, end) };
             self.dropped.add(class, pages);
             self.drop.set(start, end);
+            if self.guarded {
+                self.ranges.push((start, end, class));
+            }
         }
     }
 }
 
 impl Bits {
-    fn start(&mut self, chunk: u64, memory: &dyn PhysicalMemory, excluded: ClassSet) {
+    fn start(&mut self, chunk: u64, memory: &dyn PhysicalMemory, excluded: ClassSet, protected: &[Protected]) {
         self.base = chunk << CHUNK_SHIFT;
+        let (from, to) = (Pfn(self.base), Pfn(self.base + (1 << CHUNK_SHIFT)));
+        self.guarded = protected.iter().any(|kind| kind.pages.runs(from, to).next().is_some());
+        self.ranges.clear();
         self.excluded = excluded;
         memory.ram().copy_chunk(chunk, &mut self.scratch);
         memory.stored().copy_chunk(chunk, &mut self.stored);
@@ -322,6 +333,9 @@ impl Bits {
             self.scratch.intersect(&self.drop);
             saved.push(self.scratch.count());
             self.drop.subtract(&self.scratch);
+            for (start, end, class) in &self.ranges {
+                self.dropped.take(*class, self.scratch.count_in(*start, *end));
+            }
         }
         let mut keep = self.stored.clone();
         keep.subtract(&self.drop);
@@ -408,9 +422,10 @@ impl Done {
     fn apply_spills(&mut self, memory: &dyn PhysicalMemory, excluded: ClassSet, protected: &[Protected]) {
         let mut bits = Bits::default();
         for (chunk, end, class) in std::mem::take(&mut self.spills) {
-            let covered: Vec<u64> = self.chunks.range(chunk + 1..end.0.div_ceil(1 << CHUNK_SHIFT)).map(|(n, _)| *n).collect();
+            let covered: Vec<u64> =
+                self.chunks.range(chunk + 1..end.0.div_ceil(1 << CHUNK_SHIFT)).map(|(n, _)| *n).collect();
             for number in covered {
-                bits.start(number, memory, excluded);
+                bits.start(number, memory, excluded, protected);
                 let base = number << CHUNK_SHIFT;
                 for (start, stop) in memory.ram().runs(Pfn(base), Pfn(base + (1 << CHUNK_SHIFT))) {
                     bits.pages(start, stop, class);

@@ -5,12 +5,11 @@ use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// An open target, written by offset.
 #[derive(Debug)]
 pub struct Output {
-    path: PathBuf,
     kind: Kind,
     written: u64,
 }
@@ -74,7 +73,7 @@ impl Output {
         let existing = rustix::fs::stat(path).ok();
         let is = |kind| existing.as_ref().is_some_and(|s| FileType::from_raw_mode(s.st_mode) == kind);
         if dry_run || is(FileType::CharacterDevice) {
-            return Ok(Self { path: path.to_owned(), kind: Kind::Nothing, written: 0 });
+            return Ok(Self { kind: Kind::Nothing, written: 0 });
         }
         let block = is(FileType::BlockDevice);
         let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -82,16 +81,9 @@ impl Output {
             flags |= OFlags::CREATE | if force { OFlags::TRUNC } else { OFlags::EXCL };
         }
         let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
-        let file: File =
-            opened.map_err(|e| EngineError::TargetOpen { path: path.to_owned(), error: e.into() })?.into();
+        let file: File = opened.map_err(|e| EngineError::TargetOpen { path: path.to_owned(), error: e.into() })?.into();
         let kind = if block { Kind::Block(file) } else { Kind::Regular(file) };
-        Ok(Self { path: path.to_owned(), kind, written: 0 })
-    }
-
-    /// The target's name.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+        Ok(Self { kind, written: 0 })
     }
 
     /// Bytes written so far, rewritten ones counted each time.

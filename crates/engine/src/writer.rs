@@ -3,7 +3,7 @@
 
 use crate::batches::Run;
 use crate::target::{Output, WriteFailed};
-use coresift_format::kdump::{Header, HeaderLayout, Layout, PageDesc, STATUS_INCOMPLETE, SIGNATURE, SubHeader};
+use coresift_format::kdump::{Header, HeaderLayout, Layout, PageDesc, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
 use coresift_format::{PageSet, Pfn};
 
 /// Everything in front of the page data.
@@ -74,12 +74,6 @@ impl<'a> Writer<'a> {
         bitmap(writer.output, ram, regions.bitmap1, regions.bitmap_len)?;
         bitmap(writer.output, keep, regions.bitmap2, regions.bitmap_len)?;
         Ok(writer)
-    }
-
-    /// Bytes written so far.
-    #[must_use]
-    pub const fn written(&self) -> u64 {
-        self.output.written()
     }
 
     /// Writes the data of one batch, then (now or later) its descriptors. On failure the pages whose data did get written keep

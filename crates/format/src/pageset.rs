@@ -266,9 +266,11 @@ impl PageSet {
         e.before
             + match &e.body {
                 Body::Full => pfn.0 - (e.chunk << CHUNK_SHIFT),
-                Body::Runs(runs) => {
-                    runs.iter().take_while(|r| u64::from(r.0) < inside).map(|r| (u64::from(r.1) + 1).min(inside) - u64::from(r.0)).sum()
-                }
+                Body::Runs(runs) => runs
+                    .iter()
+                    .take_while(|r| u64::from(r.0) < inside)
+                    .map(|r| (u64::from(r.1) + 1).min(inside) - u64::from(r.0))
+                    .sum(),
                 Body::Bits(bits) => {
                     let whole = (inside / 64) as usize;
                     let head: u64 = bits.0.iter().take(whole).map(|w| u64::from(w.count_ones())).sum();

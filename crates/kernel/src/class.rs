@@ -161,7 +161,8 @@ impl FromStr for ClassSet {
     /// Reads a list such as `zero,cache,free`.
     fn from_str(text: &str) -> Result<Self, UnknownClass> {
         text.split(',').map(str::trim).filter(|name| !name.is_empty()).try_fold(Self::NONE, |set, name| {
-            let class = Self::SELECTABLE.iter().find(|c| c.name() == name).ok_or_else(|| UnknownClass(name.to_owned()))?;
+            let class =
+                Self::SELECTABLE.iter().find(|c| c.name() == name).ok_or_else(|| UnknownClass(name.to_owned()))?;
             Ok(set.union(Self::of(&[class])))
         })
     }

@@ -25,10 +25,10 @@ pub enum KernelError {
         /// What it should be.
         expected: &'static str,
     },
-    /// A VMCOREINFO key that is needed is not there.
-    #[error("VMCOREINFO lacks {key}, which {purpose} needs")]
+    /// A VMCOREINFO key, symbol or type that is needed is not there.
+    #[error("the dump lacks {key}, which {purpose} needs")]
     MissingKey {
-        /// The key.
+        /// Its name.
         key: String,
         /// What it is needed for.
         purpose: &'static str,

@@ -5,6 +5,7 @@ use crate::memmap::MemMap;
 use crate::page::PageRules;
 use crate::paging::{Paging, X86_64_4, X86_64_5};
 use crate::search::find_in_memory;
+use crate::symbols::Symbols;
 use crate::version::KernelVersion;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
@@ -38,6 +39,8 @@ pub struct Kernel {
     pub memmap: MemMap,
     /// The rules that tell page classes.
     pub rules: PageRules,
+    /// The symbols asked for by name, or why there are none.
+    pub symbols: Result<Symbols>,
     /// Things a user should know about how this was found.
     pub notes: Vec<String>,
 }
@@ -115,7 +118,10 @@ impl Kernel {
             notes.push(format!("release {release} is outside the range this program was tested with"));
         }
         if !info.duplicates().is_empty() {
-            notes.push(format!("VMCOREINFO has keys twice, of which the first counts: {}", info.duplicates().join(", ")));
+            notes.push(format!(
+                "VMCOREINFO has keys twice, of which the first counts: {}",
+                info.duplicates().join(", ")
+            ));
         }
         let memory = input.memory();
         let memmap = {
@@ -123,6 +129,7 @@ impl Kernel {
             MemMap::find(&info, &mut reader, memory.ram(), memory.page_size(), boot.base)?
         };
         let rules = PageRules::compile(&info, version)?;
+        let symbols = Symbols::open(&info, &mut KernelReader::new(memory, &boot.paging));
         Ok(Self {
             utsname: boot.utsname,
             release,
@@ -132,6 +139,7 @@ impl Kernel {
             base: boot.base,
             memmap,
             rules,
+            symbols,
             notes,
             info,
         })
@@ -158,7 +166,8 @@ impl Boot {
             });
         }
         let five = info.number("pgtable_l5_enabled")?.is_some_and(|n| n != 0);
-        let root = ["init_top_pgt", "init_level4_pgt", "swapper_pg_dir"].iter().find_map(|s| info.symbol(s).transpose());
+        let root =
+            ["init_top_pgt", "init_level4_pgt", "swapper_pg_dir"].iter().find_map(|s| info.symbol(s).transpose());
         let root = VmcoreInfo::require(root.transpose()?, "SYMBOL(init_top_pgt)", "address translation")?;
         let encryption = info.number("sme_mask")?.unwrap_or(0).cast_unsigned();
         let memory = input.memory();

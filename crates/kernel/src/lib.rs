@@ -9,6 +9,7 @@
 
 mod btf;
 mod class;
+mod counters;
 mod error;
 mod kallsyms;
 mod kernel;
@@ -19,12 +20,14 @@ mod paging;
 pub mod protected;
 mod scan;
 mod search;
+mod symbols;
 mod version;
 mod virt;
 mod vmcoreinfo;
 
 pub use btf::{Btf, Member, TypeId, TypeName};
 pub use class::{ClassSet, DumpLevel, PageClass, UnknownClass};
+pub use counters::Counters;
 pub use error::{KernelError, Result};
 pub use kallsyms::{Coding, Kallsyms, Symbol};
 pub use kernel::{FoundInfo, Kernel, START_KERNEL_MAP, field};
@@ -33,6 +36,7 @@ pub use page::{Oddity, PageRules, Verdict};
 pub use paging::{Leaf, Level, Paging, X86_64_4, X86_64_5};
 pub use scan::{ChunkScan, ClassSink, Scanner};
 pub use search::{Candidate, find_in_memory};
+pub use symbols::Symbols;
 pub use version::KernelVersion;
 pub use virt::{KernelReader, VirtAddr, VirtualMemory};
 pub use vmcoreinfo::VmcoreInfo;

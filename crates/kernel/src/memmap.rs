@@ -73,9 +73,12 @@ impl MemMap {
         const PURPOSE: &str = "finding the memory map";
         let struct_size = VmcoreInfo::require(info.size("page")?, "SIZE(page)", PURPOSE)?;
         if !(32..=1024).contains(&struct_size) {
-            return Err(KernelError::MemoryModel { why: format!("SIZE(page)={struct_size} is no size of a struct page") });
+            return Err(KernelError::MemoryModel {
+                why: format!("SIZE(page)={struct_size} is no size of a struct page"),
+            });
         }
-        let sparse = (info.symbol("mem_section")?, info.size("mem_section")?, info.offset("mem_section.section_mem_map")?);
+        let sparse =
+            (info.symbol("mem_section")?, info.size("mem_section")?, info.offset("mem_section.section_mem_map")?);
         if let (Some(symbol), Some(size), Some(offset)) = sparse {
             let bits = match info.number("SECTION_SIZE_BITS")? {
                 Some(n) => u32::try_from(n).ok().filter(|n| (page.shift() + 1..=40).contains(n)).ok_or_else(|| {
@@ -85,7 +88,9 @@ impl MemMap {
             };
             if size < 8 || size > page.bytes() as u64 || offset > size - 8 {
                 return Err(KernelError::MemoryModel {
-                    why: format!("SIZE(mem_section)={size} and OFFSET(mem_section.section_mem_map)={offset} do not go together"),
+                    why: format!(
+                        "SIZE(mem_section)={size} and OFFSET(mem_section.section_mem_map)={offset} do not go together"
+                    ),
                 });
             }
             let sections = Sections {

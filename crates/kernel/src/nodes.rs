@@ -39,7 +39,11 @@ fn zones(kernel: &Kernel, reader: &mut KernelReader<'_>) -> Result<Vec<VirtAddr>
             }
         }
     } else {
-        nodes.push(VmcoreInfo::require(info.symbol("contig_page_data")?, "SYMBOL(node_data) or SYMBOL(contig_page_data)", PURPOSE)?);
+        nodes.push(VmcoreInfo::require(
+            info.symbol("contig_page_data")?,
+            "SYMBOL(node_data) or SYMBOL(contig_page_data)",
+            PURPOSE,
+        )?);
     }
     let mut zones = Vec::new();
     for node in nodes {
@@ -113,14 +117,22 @@ pub fn walk_free_lists(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<P
                 let mut previous = head;
                 let mut entry = VirtAddr(reader.read_u64(head.plus(next_at))?);
                 while entry != head {
-                    let broken = |what, value| KernelError::Implausible { what, addr: entry, value, hint: "; the free list is broken" };
+                    let broken = |what, value| KernelError::Implausible {
+                        what,
+                        addr: entry,
+                        value,
+                        hint: "; the free list is broken",
+                    };
                     let back = reader.read_u64(entry.plus(prev_at))?;
                     let pfn = kernel.memmap.pfn_of(VirtAddr(entry.0.wrapping_sub(lru)));
-                    let Some(pfn) = pfn.filter(|p| back == previous.0 && u64::from(p.0.trailing_zeros()) >= order) else {
+                    let Some(pfn) = pfn.filter(|p| back == previous.0 && u64::from(p.0.trailing_zeros()) >= order)
+                    else {
                         return Err(broken("an entry of a free list", back));
                     };
                     // No list can hold more pages than there are, so a circle ends here.
-                    budget = budget.checked_sub(1 << order.min(63)).ok_or_else(|| broken("the length of a free list", order))?;
+                    budget = budget
+                        .checked_sub(1 << order.min(63))
+                        .ok_or_else(|| broken("the length of a free list", order))?;
                     for chunk in pfn.0 >> CHUNK_SHIFT..=(pfn.0 + (1 << order) - 1) >> CHUNK_SHIFT {
                         let base = chunk << CHUNK_SHIFT;
                         let bits = chunks.entry(chunk).or_default();

@@ -109,7 +109,8 @@ impl PageRules {
     /// A value is malformed, or a key without which no `struct page` can be read is missing.
     pub fn compile(info: &VmcoreInfo, version: Option<KernelVersion>) -> Result<Self> {
         const PURPOSE: &str = "reading struct page";
-        let member = |name: &str| -> Result<Option<usize>> { Ok(info.offset(name)?.and_then(|o| usize::try_from(o).ok())) };
+        let member =
+            |name: &str| -> Result<Option<usize>> { Ok(info.offset(name)?.and_then(|o| usize::try_from(o).ok())) };
         let need = |value: Option<usize>, key: &str| VmcoreInfo::require(value, key, PURPOSE);
         let flag = |name: &str| -> Result<u64> { Ok(info.bit(name)?.map_or(0, |n| 1 << n)) };
         let older_than = |v: KernelVersion| version.is_some_and(|is| is < v);
@@ -130,9 +131,8 @@ impl PageRules {
         }
         .filter(fits);
         let orders = info.length("zone.free_area")?.filter(|n| (1..64).contains(n));
-        let page_type = |name: &str| -> Result<Option<i32>> {
-            Ok(info.page_type(name)?.filter(|_| mapcount.is_some()))
-        };
+        let page_type =
+            |name: &str| -> Result<Option<i32>> { Ok(info.page_type(name)?.filter(|_| mapcount.is_some())) };
 
         let slab_type = page_type("PAGE_SLAB_MAPCOUNT_VALUE")?;
         let slab_flag = match (info.bit("PG_slab")?, slab_type) {
@@ -146,8 +146,8 @@ impl PageRules {
             (None, Some(n)) if private.is_some() => Buddy::Flag(1 << n),
             _ => Buddy::Unknown,
         };
-        let unaccepted = page_type("PAGE_UNACCEPTED_MAPCOUNT_VALUE")?
-            .zip(orders.and_then(|n| u8::try_from(n - 1).ok()));
+        let unaccepted =
+            page_type("PAGE_UNACCEPTED_MAPCOUNT_VALUE")?.zip(orders.and_then(|n| u8::try_from(n - 1).ok()));
         let head = match info.number("PG_head_mask")? {
             Some(mask) => mask.cast_unsigned(),
             None if older_than(KernelVersion(3, 17, 0)) => 1 << OLD_FLAGS.head,
@@ -198,11 +198,11 @@ impl PageRules {
         version: Option<KernelVersion>,
         hugetlb_type: Option<i32>,
     ) -> Result<Compound> {
-        let member = |name: &str| -> Result<Option<usize>> { Ok(info.offset(name)?.and_then(|o| usize::try_from(o).ok())) };
+        let member =
+            |name: &str| -> Result<Option<usize>> { Ok(info.offset(name)?.and_then(|o| usize::try_from(o).ok())) };
         // Offsets of the second struct page, as distances from the head, must stay inside it.
         let second = |o: usize, bytes: usize| o.checked_add(size).filter(|o| o + bytes <= 2 * size);
-        let hugetlb_dtor =
-            info.number("HUGETLB_PAGE_DTOR")?.and_then(|n| u16::try_from(n).ok());
+        let hugetlb_dtor = info.number("HUGETLB_PAGE_DTOR")?.and_then(|n| u16::try_from(n).ok());
         if let Some(value) = hugetlb_type {
             return Ok(Compound::FolioFlags { hugetlb: HugeTlb::Type(value) });
         }
@@ -373,7 +373,10 @@ impl PageRules {
             }),
             PageClass::Cache | PageClass::PrivateCache => (self.lru != 0).then(|| {
                 let private = if class == PageClass::Cache { "no PG_private" } else { "PG_private" };
-                format!("page flag PG_lru ({}) or swap cache, mapping not anonymous, {private}", self.lru.trailing_zeros())
+                format!(
+                    "page flag PG_lru ({}) or swap cache, mapping not anonymous, {private}",
+                    self.lru.trailing_zeros()
+                )
             }),
             PageClass::User => Some("bit 0 of mapping, not slab".to_owned()),
             PageClass::HugeTlb => match self.compound {
@@ -381,7 +384,9 @@ impl PageRules {
                 Compound::FolioFlags { hugetlb: HugeTlb::Flag(bit) } => {
                     Some(format!("PG_hugetlb ({}) in the second page's flags", bit.trailing_zeros()))
                 }
-                Compound::Fields { hugetlb_dtor: Some(d), .. } => Some(format!("HUGETLB_PAGE_DTOR ({d}) as destructor")),
+                Compound::Fields { hugetlb_dtor: Some(d), .. } => {
+                    Some(format!("HUGETLB_PAGE_DTOR ({d}) as destructor"))
+                }
                 Compound::Lru { free_huge_page: Some(f), .. } => {
                     Some(format!("free_huge_page ({}) as destructor", VirtAddr(f)))
                 }

@@ -1,8 +1,10 @@
 //! Memory that must be in every dump, whatever its `struct page` says.
 
+use crate::error::Result;
 use crate::kernel::{Kernel, START_KERNEL_MAP};
-use crate::virt::VirtAddr;
+use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use coresift_format::{PageSet, PageSize, Pfn, PhysicalMemory};
+use std::ops::Range;
 
 /// A kind of protected memory.
 #[derive(Clone, Debug)]
@@ -11,8 +13,8 @@ pub struct Protected {
     pub what: &'static str,
     /// The page frames.
     pub pages: PageSet,
-    /// Whether a page of it may still be left out as free: the image as mapped includes the memory of init code and data, which
-    /// the kernel gives to the page allocator once it has booted.
+    /// Whether a page of it may still be left out as free. So it is with the image where its parts are not known: what is mapped
+    /// of it includes the memory of init code and data, which the kernel gives to the page allocator once it has booted.
     pub free_inside: bool,
 }
 
@@ -22,13 +24,18 @@ const MAX_TABLES: usize = 1 << 20;
 /// Size of the image area where VMCOREINFO does not tell (before 4.10): without, and with, `CONFIG_RANDOMIZE_BASE`.
 const IMAGE_AREA: u64 = 512 << 20;
 const IMAGE_AREA_KASLR: u64 = 1 << 30;
+/// The most per-cpu units (cpus) and the largest unit that a torn dump can make us believe in.
+const MAX_UNITS: u32 = 1 << 16;
+const MAX_UNIT_BYTES: u64 = 64 << 20;
 
 /// The memory to protect in `memory`, and what a user should know about what could not be found.
 #[must_use]
 pub fn find(kernel: &Kernel, memory: &dyn PhysicalMemory) -> (Vec<Protected>, Vec<String>) {
     let mut notes = Vec::new();
     let page = memory.page_size();
-    let area = image_area(kernel);
+    let parts = image_parts(kernel);
+    let exact = parts.is_ok();
+    let parts = parts.unwrap_or_else(|_| vec![image_area(kernel)]);
     let mut image = Vec::new();
     let mut tables = Vec::new();
     let complete = kernel.paging.walk_kernel(
@@ -36,8 +43,13 @@ pub fn find(kernel: &Kernel, memory: &dyn PhysicalMemory) -> (Vec<Protected>, Ve
         MAX_TABLES,
         &mut |table| tables.push((table.pfn(page), table.pfn(page).plus(1))),
         &mut |virt, leaf| {
-            if area.contains(&virt) {
-                image.push((leaf.frame.pfn(page), leaf.frame.plus(leaf.bytes).pfn(page)));
+            for part in &parts {
+                let start = part.start.max(virt.0);
+                let end = part.end.min(virt.0.saturating_add(leaf.bytes));
+                if start < end {
+                    let first = leaf.frame.plus(start - virt.0);
+                    image.push((first.pfn(page), Pfn(page.pages_for(first.0.saturating_add(end - start)))));
+                }
             }
         },
     );
@@ -47,42 +59,104 @@ pub fn find(kernel: &Kernel, memory: &dyn PhysicalMemory) -> (Vec<Protected>, Ve
     if image.is_empty() {
         notes.push("no mapping of the kernel image was found; it is not protected against being left out".to_owned());
     }
-    let set = |ranges: Vec<(Pfn, Pfn)>| PageSet::from_ranges(ranges);
-    (
-        vec![
-            Protected { what: "kernel image", pages: set(image), free_inside: true },
-            Protected { what: "page tables", pages: set(tables), free_inside: false },
-        ],
-        notes,
-    )
+    let mut found = vec![
+        Protected { what: "kernel image", pages: PageSet::from_ranges(image), free_inside: !exact },
+        Protected { what: "page tables", pages: PageSet::from_ranges(tables), free_inside: false },
+    ];
+    match per_cpu_areas(kernel, memory) {
+        Ok(pages) => found.push(Protected { what: "per-cpu areas", pages, free_inside: false }),
+        Err(e) => notes.push(format!("per-cpu areas are not protected against being left out: {e}")),
+    }
+    (found, notes)
 }
 
-fn image_area(kernel: &Kernel) -> std::ops::Range<VirtAddr> {
+/// The parts of the kernel image that stay in use, by its symbols: all but what the kernel gives back to the page allocator when
+/// it has booted. `free_initmem` gives back the init sections, `mark_rodata_ro` the gaps around read-only data,
+/// `alternatives_smp_module_del` and its like the lock prefixes, `mem_encrypt_free_decrypted_mem` the decrypted data that is not
+/// needed without memory encryption; of the brk area only page tables remain in use.
+fn image_parts(kernel: &Kernel) -> Result<Vec<Range<u64>>> {
+    let symbols = kernel.symbols.as_ref().map_err(Clone::clone)?;
+    let at = |name| symbols.get(name, "telling the parts of the kernel image").map(|a| a.0);
+    let end = at("_end")?;
+    let mut given_back = vec![
+        (at("_etext")?, at("__start_rodata")?),
+        (at("__end_rodata")?, at("_sdata")?),
+        (at("__init_begin")?, at("__init_end")?),
+        (at("__brk_base")?, end),
+    ];
+    for optional in [("__smp_locks", "__smp_locks_end"), ("__start_bss_decrypted_unused", "__end_bss_decrypted")] {
+        if let (Ok(start), Ok(stop)) = (at(optional.0), at(optional.1)) {
+            given_back.push((start, stop));
+        }
+    }
+    given_back.sort_unstable();
+    let mut parts = Vec::new();
+    let mut from = at("_text")?;
+    for (start, stop) in given_back {
+        let page = PageSize::K4.bytes() as u64;
+        // Pages that hold a byte of something else stay.
+        let (start, stop) = (start.next_multiple_of(page), stop / page * page);
+        if start < stop && start >= from {
+            parts.push(from..start);
+            from = stop;
+        }
+    }
+    parts.push(from..end.max(from));
+    Ok(parts)
+}
+
+fn image_area(kernel: &Kernel) -> Range<u64> {
     let exported = kernel.info.number("KERNEL_IMAGE_SIZE").ok().flatten().and_then(|n| u64::try_from(n).ok());
     let stext = kernel.info.symbol("_stext").ok().flatten().unwrap_or(VirtAddr(START_KERNEL_MAP));
-    let fallback =
-        if stext.0.wrapping_sub(START_KERNEL_MAP) < IMAGE_AREA { IMAGE_AREA } else { IMAGE_AREA_KASLR };
-    VirtAddr(START_KERNEL_MAP)..VirtAddr(START_KERNEL_MAP.saturating_add(exported.unwrap_or(fallback).min(IMAGE_AREA_KASLR)))
+    let fallback = if stext.0.wrapping_sub(START_KERNEL_MAP) < IMAGE_AREA { IMAGE_AREA } else { IMAGE_AREA_KASLR };
+    START_KERNEL_MAP..START_KERNEL_MAP.saturating_add(exported.unwrap_or(fallback).min(IMAGE_AREA_KASLR))
+}
+
+/// The first chunk of per-cpu memory, one unit a cpu: all static per-cpu variables and the first dynamic ones. Later chunks are
+/// vmalloc memory like any other. What a unit has beyond the chunk's dynamic part was given back when it was set up.
+fn per_cpu_areas(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<PageSet> {
+    const PURPOSE: &str = "finding the per-cpu areas";
+    let symbols = kernel.symbols.as_ref().map_err(Clone::clone)?;
+    let page = memory.page_size();
+    let mut reader = kernel.reader(memory);
+    let base = VirtAddr(reader.read_u64(symbols.get("pcpu_base_addr", PURPOSE)?)?);
+    let offsets = VirtAddr(reader.read_u64(symbols.get("pcpu_unit_offsets", PURPOSE)?)?);
+    let units = reader.read_u32(symbols.get("pcpu_nr_units", PURPOSE)?)?.min(MAX_UNITS);
+    let chunk = VirtAddr(reader.read_u64(symbols.get("pcpu_first_chunk", PURPOSE)?)?);
+    let dynamic = reader.read_u64(chunk.plus(symbols.offset("pcpu_chunk", "base_addr", PURPOSE)?))?;
+    let pages = reader.read_u32(chunk.plus(symbols.offset("pcpu_chunk", "nr_pages", PURPOSE)?))?;
+    let unit = dynamic.wrapping_sub(base.0).saturating_add(u64::from(pages) << page.shift()).min(MAX_UNIT_BYTES);
+    let mut found = Vec::new();
+    for cpu in 0..u64::from(units) {
+        let area = base.plus(reader.read_u64(offsets.plus(cpu * 8))?);
+        found.extend(pages_behind(&mut reader, area, unit, page));
+    }
+    Ok(PageSet::from_ranges(found))
 }
 
 /// The page frames that hold the `struct page`s of `start..end`.
 #[must_use]
 pub fn memmap_pages(kernel: &Kernel, memory: &dyn PhysicalMemory, start: Pfn, end: Pfn) -> Vec<(Pfn, Pfn)> {
-    let page: PageSize = memory.page_size();
     let mut reader = kernel.reader(memory);
+    let size = kernel.memmap.struct_size;
+    kernel
+        .memmap
+        .covering(start, end)
+        .flat_map(|r| pages_behind(&mut reader, r.map, (r.end.0 - r.start.0) * size, memory.page_size()))
+        .collect()
+}
+
+/// The page frames behind `len` bytes of virtual memory. What is not mapped has none.
+fn pages_behind(reader: &mut KernelReader<'_>, addr: VirtAddr, len: u64, page: PageSize) -> Vec<(Pfn, Pfn)> {
     let mut found = Vec::new();
-    for range in kernel.memmap.covering(start, end) {
-        let len = (range.end.0 - range.start.0) * kernel.memmap.struct_size;
-        let mut at = 0;
-        while at < len {
-            match reader.contiguous(range.map.plus(at), len - at) {
-                Ok((phys, have)) => {
-                    found.push((phys.pfn(page), Pfn(page.pages_for(phys.0 + have))));
-                    at += have;
-                }
-                // Not mapped: nothing to protect. On to the next page.
-                Err(_) => at += page.bytes() as u64 - page.offset_of(range.map.0 + at) as u64,
+    let mut at = 0;
+    while at < len {
+        match reader.contiguous(addr.plus(at), len - at) {
+            Ok((phys, have)) => {
+                found.push((phys.pfn(page), Pfn(page.pages_for(phys.0.saturating_add(have)))));
+                at += have;
             }
+            Err(_) => at += (page.bytes() - page.offset_of(addr.0.wrapping_add(at))) as u64,
         }
     }
     found

@@ -135,9 +135,11 @@ impl<'a> Scanner<'a> {
             let index = (walk.at.0 - at.0) as usize * size;
             let page = bytes.get(index..index + size).unwrap_or_default();
             let next = || bytes.get(index + size..index + 2 * size);
-            walk.step(end, || rules.classify(Pfn(at.0 + (index / size) as u64), page, next), || {
-                rules.is_poisoned(page)
-            });
+            walk.step(
+                end,
+                || rules.classify(Pfn(at.0 + (index / size) as u64), page, next),
+                || rules.is_poisoned(page),
+            );
         }
         walk.at
     }

@@ -83,7 +83,9 @@ impl VmcoreInfo {
     /// # Errors
     /// The value is no number from 0 on.
     pub fn length(&self, array: &str) -> Result<Option<u64>> {
-        self.read(&format!("LENGTH({array})"), "a number of elements", |v| signed(v).and_then(|n| u64::try_from(n).ok()))
+        self.read(&format!("LENGTH({array})"), "a number of elements", |v| {
+            signed(v).and_then(|n| u64::try_from(n).ok())
+        })
     }
 
     /// `NUMBER(name)`: decimal with sign, or hexadecimal with `0x`.
@@ -153,7 +155,10 @@ fn hex(text: &str) -> Option<u64> {
 
 /// Decimal with sign; what is not decimal is read as hexadecimal, as all tools have done since the first kernels printed both.
 fn signed(text: &str) -> Option<i64> {
-    text.parse::<i64>().ok().or_else(|| text.parse::<u64>().ok().map(u64::cast_signed)).or_else(|| hex(text).map(u64::cast_signed))
+    text.parse::<i64>()
+        .ok()
+        .or_else(|| text.parse::<u64>().ok().map(u64::cast_signed))
+        .or_else(|| hex(text).map(u64::cast_signed))
 }
 
 #[cfg(test)]
@@ -180,7 +185,9 @@ mod tests {
 
     #[test]
     fn a_value_of_the_wrong_kind_names_its_key() {
-        let info = VmcoreInfo::parse(b"SIZE(page)=-3\nSYMBOL(a)=0\nNUMBER(PG_lru)=64\nNUMBER(t)=4026531840\nNUMBER(u)=-268435456\n");
+        let info = VmcoreInfo::parse(
+            b"SIZE(page)=-3\nSYMBOL(a)=0\nNUMBER(PG_lru)=64\nNUMBER(t)=4026531840\nNUMBER(u)=-268435456\n",
+        );
         assert!(info.size("page").unwrap_err().to_string().contains("SIZE(page)=-3"));
         assert!(info.symbol("a").is_err());
         assert!(info.bit("PG_lru").is_err());
