@@ -141,6 +141,8 @@ def describe(memmap, pfn, source):
     parts += [
         f"flags {','.join(set_names) or '-'}", f"mapping {mapping_kind(state['mapping'])}",
         f"_mapcount {mapcount_kind(state['_mapcount'])}", f"_refcount {'>0' if state['_refcount'] > 0 else '0'}"]
+    if source.in_image(pfn):
+        parts.append("in the kernel image")
     return " | ".join([*parts, zero]), " ".join(f"{k} {v:#x}" for k, v in state.items())
 
 

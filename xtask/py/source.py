@@ -9,6 +9,8 @@ import struct
 from kdumpfile import Dump
 
 PT_LOAD, PT_NOTE, PN_XNUM = 1, 4, 0xFFFF
+KERNEL_IMAGE = 0xFFFFFFFF80000000
+"""x86-64: __START_KERNEL_map. /proc/vmcore has the kernel image in a segment of its own; QEMU's cores do not."""
 
 
 class ElfCore:
@@ -23,11 +25,13 @@ class ElfCore:
         size, count = struct.unpack_from("<HH", self.map, 54)
         if count == PN_XNUM:
             count = struct.unpack_from("<I", self.map, shoff + 44)[0]
-        self.loads, self.notes = [], []
+        self.loads, self.notes, self.image = [], [], []
         for i in range(count):
-            kind, _, offset, _, paddr, filesz, memsz, _ = struct.unpack_from("<IIQQQQQQ", self.map, phoff + i * size)
+            kind, _, offset, vaddr, paddr, filesz, _, _ = struct.unpack_from("<IIQQQQQQ", self.map, phoff + i * size)
             if kind == PT_LOAD and paddr != 2**64 - 1:
-                self.loads.append((paddr, paddr + filesz, offset, paddr + memsz))
+                self.loads.append((paddr, paddr + filesz, offset))
+                if vaddr >= KERNEL_IMAGE:
+                    self.image.append((paddr, paddr + filesz))
             elif kind == PT_NOTE:
                 self.notes.append((offset, filesz))
 
@@ -35,16 +39,20 @@ class ElfCore:
         """The bytes of a page, zeros where a segment covers it in part; None where no segment has file data of it."""
         start = pfn * self.page_size
         end = start + self.page_size
-        for first, last, offset, _ in self.loads:
+        for first, last, offset in self.loads:
             if first <= start and end <= last:
                 return self.map[offset + start - first : offset + end - first]
         page, found = bytearray(self.page_size), False
-        for first, last, offset, _ in reversed(self.loads):
+        for first, last, offset in reversed(self.loads):
             low, high = max(first, start), min(last, end)
             if low < high:
                 page[low - start : high - start] = self.map[offset + low - first : offset + high - first]
                 found = True
         return bytes(page) if found else None
+
+    def in_image(self, pfn):
+        """Whether a page frame is part of the kernel image, as far as the segments tell."""
+        return any(first <= pfn * self.page_size < last for first, last in self.image)
 
     def read(self, address, length):
         """`length` bytes of physical memory."""

@@ -3,6 +3,7 @@
 use super::kdump::{self, Kdump};
 use crate::shell;
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -62,8 +63,8 @@ pub fn pages(core: &Path, dump: &Path) -> Result<bool> {
     Ok(status.success())
 }
 
-/// Whether our program and makedumpfile keep the same pages of `core` at each of `levels`. Differing pages are printed in
-/// groups, with what their struct pages say; flag names beyond VMCOREINFO's come from `vmlinux`.
+/// Whether our program and makedumpfile keep the same pages of `core` at each of `levels`, those aside that our guard keeps.
+/// Differing pages are printed in groups, with what their struct pages say; flag names beyond VMCOREINFO's come from `vmlinux`.
 ///
 /// # Errors
 /// One of the two programs is missing or fails.
@@ -81,8 +82,9 @@ pub fn sets(core: &Path, levels: &[u8], vmlinux: Option<&Path>) -> Result<bool> 
                 .args(["-l", "-f", "--message-level", "5", "-d", &d])
                 .args([&readable, &theirs_path]),
         )?;
-        shell::capture(
-            Command::new(&ours).args(["dump", "-f", "--compress", "lzo", "-d", &d]).arg(core).arg(&ours_path),
+        let mut dump = Command::new(&ours);
+        let json = shell::capture(
+            dump.args(["dump", "-f", "--json", "--compress", "lzo", "-d", &d]).args([core, &ours_path]),
         )?;
         let (a, b) = (Kdump::open(&ours_path)?, Kdump::open(&theirs_path)?);
         let (more, less) = (kdump::only_in(&a.kept, &b.kept), kdump::only_in(&b.kept, &a.kept));
@@ -111,11 +113,19 @@ pub fn sets(core: &Path, levels: &[u8], vmlinux: Option<&Path>) -> Result<bool> 
             all_same = false;
         }
         if !more.is_empty() || !less.is_empty() {
-            all_same = false;
             evidence(core, vmlinux, &[("coresift", &more), ("makedumpfile", &less)])?;
+            let guarded = guarded(&json)?;
+            println!("    {guarded} of ours kept by the guard of kernel image, page tables, per-cpu areas and mem_map");
+            all_same &= less.is_empty() && pages(&more) == guarded;
         }
     }
     Ok(all_same)
+}
+
+/// Pages that our program would have left out, had they not been essential ones, from its JSON report.
+fn guarded(json: &str) -> Result<u64> {
+    let report: Value = serde_json::from_str(json).context("coresift --json")?;
+    Ok(report["guard"].as_array().into_iter().flatten().filter_map(|row| row["saved"].as_u64()).sum())
 }
 
 /// Prints what the struct pages of `sides` say, each side being who keeps the page frames, and which.
