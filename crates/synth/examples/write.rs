@@ -1,26 +1,44 @@
-//! Writes a base machine as an ELF core: `cargo run -p coresift-synth --example write -- 6.12 FILE [POPULATIONS]`.
+//! Writes a synthetic machine as an ELF core, or as a kdump file (`FILE.kdump`) or flattened (`FILE.flat`): `cargo run -p coresift-synth --example write -- 6.12 FILE [WHAT]`.
 //!
-//! With a file of population lines the machine has 64 MiB of RAM from 16 MiB on instead of the base machine's 1 MiB.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a tool for whoever tests by hand")]
+//! WHAT is nothing (the base machine, 1 MiB), a file of population lines (64 MiB of RAM from 16 MiB on), or `huge:GIB:MIX` with a mix of
+//! `server`, `huge-pages` or `fragmented`, and `+scan` behind it for a machine with hardly a page to keep.
+#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a tool for whoever tests by hand")]
 
-use coresift_synth::{KernelLayout, Machine};
+use coresift_synth::flat::Flatten;
+use coresift_synth::huge::{Mix, huge};
+use coresift_synth::{Image, KernelLayout, Machine};
+
+fn image(layout: KernelLayout, what: Option<String>) -> Image {
+    let Some(what) = what else { return Machine::b0(layout).build() };
+    let Some(spec) = what.strip_prefix("huge:") else {
+        let text = std::fs::read_to_string(what).expect("the population file");
+        return Machine::new(layout).ram(0x1000..0x5000).pages(&text).build();
+    };
+    let (gib, mix) = spec.split_once(':').expect("huge:GIB:MIX");
+    let (name, scan) = mix.strip_suffix("+scan").map_or((mix, false), |m| (m, true));
+    let mix = match name {
+        "server" => Mix::server(),
+        "huge-pages" => Mix::huge_pages(),
+        "fragmented" => Mix::fragmented(),
+        other => panic!("no mix is called {other}"),
+    };
+    let mix = if scan { mix.no_kernel_pages() } else { mix };
+    huge(layout, gib.parse::<u64>().expect("a number of GiB") << 30, &mix)
+}
 
 fn main() {
     let mut args = std::env::args().skip(1);
     let (Some(layout), Some(file)) = (args.next(), args.next()) else {
-        return println!("usage: write LAYOUT FILE [POPULATIONS]");
+        return println!("usage: write LAYOUT FILE [POPULATIONS | huge:GIB:MIX]");
     };
-    let layout = KernelLayout::get(&layout);
-    let machine = match args.next() {
-        Some(text) => {
-            let text = std::fs::read_to_string(text).expect("the population file");
-            Machine::new(layout).ram(0x1000..0x5000).pages(&text)
-        }
-        None => Machine::b0(layout),
+    let image = image(KernelLayout::get(&layout), args.next());
+    let written = match file.rsplit_once('.') {
+        Some((_, "kdump")) => image.kdump().file().save(&file),
+        Some((_, "flat")) => std::fs::write(&file, Flatten::default().wrap(&image.kdump().bytes()).bytes),
+        _ => image.elf().with_image().file().save(&file),
     };
-    let image = machine.build();
-    std::fs::write(&file, image.elf().with_image().bytes()).expect("the output file");
+    written.expect("the output file");
     for (class, pages) in image.truth.counts() {
-        println!("{pages:8} {class}");
+        println!("{pages:12} {class}");
     }
 }

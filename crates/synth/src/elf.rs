@@ -2,7 +2,8 @@
 
 use crate::image::Image;
 use crate::sparse::SparseFile;
-use crate::{PAGE, START_KERNEL_MAP};
+use crate::{PAGE, SECTION_PAGES, START_KERNEL_MAP};
+use std::ops::Range;
 
 /// Byte order of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,11 +132,24 @@ impl<'a> Elf<'a> {
         let mut notes: Vec<Note> =
             (0..image.cpus).map(|cpu| Note::prstatus(cpu, rip, image.symbols["init_task"])).collect();
         notes.push(Note::vmcoreinfo(&image.vmcoreinfo));
-        let segments = image
-            .ram()
-            .iter()
-            .map(|r| Segment::new(r.start * PAGE, image.page_offset + r.start * PAGE, (r.end - r.start) * PAGE))
-            .collect();
+        // Sections that repeat templates have one another's bytes in the file, too.
+        let tail = image.tail.map_or(u64::MAX, |t| t.first);
+        let mut segments = Vec::new();
+        let mut shared = None;
+        for r in image.ram() {
+            let mut push = |pfns: Range<u64>, shares: Option<usize>| {
+                let (start, len) = (pfns.start * PAGE, (pfns.end - pfns.start) * PAGE);
+                segments.push(Segment { shares, ..Segment::new(start, image.page_offset + start, len) });
+                segments.len() - 1
+            };
+            if r.start < tail {
+                push(r.start..r.end.min(tail), None);
+            }
+            for start in (r.start.max(tail)..r.end).step_by(SECTION_PAGES as usize) {
+                let i = push(start..start + SECTION_PAGES, shared);
+                shared.get_or_insert(i);
+            }
+        }
         let elf = Self {
             image,
             phoff: 64,

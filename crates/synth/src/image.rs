@@ -3,15 +3,23 @@
 use crate::layout::KernelLayout;
 use crate::population::CLASSES;
 use crate::ram::{Filler, Page, fill};
-use crate::{PAGE, elf, kdump};
+use crate::{PAGE, SECTION_PAGES, elf, kdump};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// The class of each page frame, as ascending runs that leave no gap.
+/// The class of each page frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Truth {
-    /// Runs of page frames and their class; neighbours differ.
-    pub runs: Vec<(Range<u64>, &'static str)>,
+    /// Ascending, without gaps; neighbours differ.
+    runs: Vec<(Range<u64>, &'static str)>,
+    pub(crate) tail: Option<TailTruth>,
+}
+
+/// The classes of sections that repeat templates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TailTruth {
+    pub sections: Vec<(u64, usize)>,
+    pub templates: Vec<Truth>,
 }
 
 impl Truth {
@@ -29,7 +37,28 @@ impl Truth {
     #[must_use]
     pub fn class(&self, pfn: u64) -> &'static str {
         let i = self.runs.partition_point(|(r, _)| r.end <= pfn);
-        self.runs.get(i).map_or("hole", |r| r.1)
+        if let Some(run) = self.runs.get(i) {
+            return run.1;
+        }
+        let Some(tail) = &self.tail else { return "hole" };
+        match tail.sections.binary_search_by_key(&(pfn / SECTION_PAGES), |s| s.0) {
+            Ok(i) => tail.templates[tail.sections[i].1].class(pfn % SECTION_PAGES),
+            Err(_) => "hole",
+        }
+    }
+
+    /// Runs of page frames of one class, ascending and without gaps. Neighbours differ, but for runs that meet where two sections of a
+    /// huge machine do.
+    pub fn runs(&self) -> impl Iterator<Item = (Range<u64>, &'static str)> + '_ {
+        let mut next = self.runs.last().map_or(0, |r| r.0.end);
+        let tail = self.tail.iter().flat_map(|t| t.sections.iter().map(|(s, n)| (*s, &t.templates[*n])));
+        self.runs.iter().cloned().chain(tail.flat_map(move |(section, template)| {
+            let start = section * SECTION_PAGES;
+            let gap = (next < start).then_some((next..start, "hole"));
+            next = start + SECTION_PAGES;
+            let shifted = template.runs.iter().map(move |(r, c)| (r.start + start..r.end + start, *c));
+            gap.into_iter().chain(shifted)
+        }))
     }
 
     /// Pages of a class.
@@ -39,7 +68,16 @@ impl Truth {
     #[must_use]
     pub fn count(&self, class: &str) -> u64 {
         assert!(CLASSES.contains(&class), "no class is called {class}");
-        self.runs.iter().filter(|r| r.1 == class).map(|(r, _)| r.end - r.start).sum()
+        let here: u64 = self.runs.iter().filter(|r| r.1 == class).map(|(r, _)| r.end - r.start).sum();
+        let Some(tail) = &self.tail else { return here };
+        let each: Vec<u64> = tail.templates.iter().map(|t| t.count(class)).collect();
+        let mut there: u64 = tail.sections.iter().map(|(_, n)| each[*n]).sum();
+        if class == "hole" {
+            let end = self.runs.last().map_or(0, |r| r.0.end);
+            let last = tail.sections.last().map_or(end, |s| (s.0 + 1) * SECTION_PAGES);
+            there += last - end - tail.sections.len() as u64 * SECTION_PAGES;
+        }
+        here + there
     }
 
     /// Every class that has pages, with their number, in the order of [`CLASSES`].
@@ -50,8 +88,17 @@ impl Truth {
 
     /// Page frames of the given classes, ascending.
     pub fn pfns<'a>(&'a self, classes: &'a [&str]) -> impl Iterator<Item = u64> + 'a {
-        self.runs.iter().filter(|r| classes.contains(&r.1)).flat_map(|(r, _)| r.clone())
+        self.runs().filter(|r| classes.contains(&r.1)).flat_map(|(r, _)| r)
     }
+}
+
+/// Contents of the sections that repeat templates.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TailPages {
+    /// First page frame of the first such section.
+    pub first: u64,
+    /// What a page at that place of a section holds.
+    pub filler: fn(u64) -> Filler,
 }
 
 /// A built machine.
@@ -80,6 +127,8 @@ pub struct Image {
     pub(crate) ram: Vec<Range<u64>>,
     pub(crate) pages: BTreeMap<u64, Box<Page>>,
     pub(crate) fillers: Vec<(Range<u64>, Filler)>,
+    pub(crate) unnamed: Filler,
+    pub(crate) tail: Option<TailPages>,
 }
 
 impl Image {
@@ -96,9 +145,15 @@ impl Image {
         if let Some(written) = self.pages.get(&pfn) {
             return **written;
         }
-        if self.ram.iter().any(|r| r.contains(&pfn)) {
-            let filler = self.fillers.iter().find(|(r, _)| r.contains(&pfn)).map_or(Filler::Words, |f| f.1);
-            fill(pfn, filler, &mut page);
+        if !self.ram.iter().any(|r| r.contains(&pfn)) {
+            return page;
+        }
+        match self.tail.filter(|t| pfn >= t.first) {
+            Some(tail) => fill(pfn % SECTION_PAGES, (tail.filler)(pfn % SECTION_PAGES), &mut page),
+            None => {
+                let filler = self.fillers.iter().find(|(r, _)| r.contains(&pfn)).map_or(self.unnamed, |f| f.1);
+                fill(pfn, filler, &mut page);
+            }
         }
         page
     }

@@ -19,6 +19,7 @@
 
 pub mod elf;
 pub mod flat;
+pub mod huge;
 mod image;
 pub mod kdump;
 mod kernel_image;

@@ -54,23 +54,33 @@ pub(crate) struct FreeBlock {
     pub order: u32,
 }
 
-/// Writes the `pglist_data` at `paddr`, whose virtual address is `virt`, and strings the free blocks on its lists.
-pub(crate) fn write(
-    ram: &mut Ram,
-    memmap: &Memmap,
-    layout: &KernelLayout,
-    paddr: u64,
-    virt: u64,
-    blocks: &[FreeBlock],
-    mem_map: u64,
-) {
+/// What the node is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'a> {
+    /// Physical address of its `pglist_data`.
+    pub paddr: u64,
+    /// Virtual address of the same.
+    pub virt: u64,
+    /// `node_mem_map`.
+    pub mem_map: u64,
+    /// All RAM.
+    pub ram: &'a [Range<u64>],
+    /// Free blocks to string on the lists.
+    pub blocks: &'a [FreeBlock],
+    /// Free pages of the zones DMA, DMA32 and Normal that are counted but on no list.
+    pub more_free: [u64; 3],
+}
+
+/// Writes the `pglist_data`, and strings the free blocks on its lists.
+pub(crate) fn write(ram: &mut Ram, memmap: &Memmap, layout: &KernelLayout, n: &Node<'_>) {
     let node = NodeLayout::of(layout);
     let z = layout.zone;
-    let span = ram.ranges[0].start..ram.end();
+    let Node { paddr, virt, blocks, .. } = *n;
+    let span = n.ram[0].start..n.ram[n.ram.len() - 1].end;
     ram.write_u64(paddr + node.nr_zones, zone_of(span.end - 1) + 1);
-    ram.write_u64(paddr + node.node_mem_map, mem_map);
+    ram.write_u64(paddr + node.node_mem_map, n.mem_map);
     ram.write_u64(paddr + node.start_pfn, span.start);
-    ram.write_u64(paddr + node.start_pfn + 8, ram.ranges.iter().map(|r| r.end - r.start).sum());
+    ram.write_u64(paddr + node.start_pfn + 8, n.ram.iter().map(|r| r.end - r.start).sum());
     ram.write_u64(paddr + node.spanned, span.end - span.start);
     ram.write_u64(paddr + node.node_id, 0);
     // The counters at the end, so that the last page is not all zero.
@@ -81,7 +91,7 @@ pub(crate) fn write(
         // Watermarks and the like, so that no zone is all zero.
         ram.write_u64(paddr + at, 0x20 + zone);
         ram.write_u64(paddr + at + z.spanned, frames.end - frames.start);
-        let mut free = 0;
+        let mut free = n.more_free.get(zone as usize).copied().unwrap_or(0);
         for order in 0..crate::ORDERS {
             let area = at + z.free_area + u64::from(order) * node.free_area;
             let mut count = 0;

@@ -81,6 +81,8 @@ pub(crate) struct Population {
     pub pool: bool,
     /// `hvo`: struct pages from the second page of them on are those of the first page again.
     pub hvo: bool,
+    /// `continues=N`: the first page is number N of its block, whose head is in another section (templates of huge machines only).
+    pub continues: u64,
     /// `waiters`: `PG_waiters`, whose bit was another flag's before.
     pub waiters: bool,
 }
@@ -112,12 +114,14 @@ impl Population {
             mapping_odd: false,
             pool: false,
             hvo: false,
+            continues: 0,
             waiters: false,
         };
         for word in words {
             match word.split_once('=').unwrap_or((word, "")) {
                 ("order", n) => p.order = number(n) as u32,
                 ("mapping-odd", "") => p.mapping_odd = true,
+                ("continues", n) => p.continues = number(n),
                 ("pool", "") => p.pool = true,
                 ("hvo", "") => p.hvo = true,
                 ("waiters", "") => p.waiters = true,
@@ -131,7 +135,8 @@ impl Population {
             }
         }
         assert!(count > 0, "no pages: {line}");
-        if !p.is_one_by_one() {
+        // A gigantic page is larger than the section a template describes.
+        if !p.is_one_by_one() && p.block() <= crate::SECTION_PAGES {
             assert!(
                 start % p.block() == 0 && count % p.block() == 0,
                 "not whole aligned blocks of {} pages: {line}",
