@@ -28,6 +28,6 @@ pub const HELP: &str = "\
 Exit codes:
    0  done
    1  failed
-   2  the kernel of the dump is not the one of the debug information given
+   2  not used; makedumpfile's code for a dump of another kernel than the -i file's
    3  the dump is incomplete: it can be read, but does not hold all it should
   64  the command line cannot be used";

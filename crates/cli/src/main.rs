@@ -15,6 +15,7 @@ mod report;
 #[cfg(test)]
 mod sample;
 mod size;
+mod target;
 mod text;
 
 use std::ffi::OsString;
@@ -22,6 +23,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // A dump on a disk that fails, or one that is cut short while it is read, loses pages, not the run. Should the system refuse
+    // the handler, it would not be worth stopping a dump for.
+    let _unguarded = coresift_format::guard_faults();
     let args: Vec<OsString> = std::env::args_os().collect();
     let called_makedumpfile =
         args.first().is_some_and(|name| Path::new(name).file_name() == Some("makedumpfile".as_ref()));

@@ -66,7 +66,7 @@ fn classes(report: &Report) -> String {
     let _infallible = writeln!(out, "  {:<13} {:>14} {:>14}  told by", "class", "pages", "left out");
     for row in &report.classes {
         let left_out = if row.excluded { count(row.excluded_pages) } else { "-".into() };
-        let evidence = row.evidence.as_deref().unwrap_or("nothing in this dump, so such pages are kept");
+        let evidence = row.evidence.as_deref().unwrap_or("no evidence in this dump; such pages count as another class");
         let _infallible = writeln!(out, "  {:<13} {:>14} {left_out:>14}  {evidence}", row.name, count(row.pages));
     }
     out
@@ -75,7 +75,7 @@ fn classes(report: &Report) -> String {
 fn guard(report: &Report) -> String {
     table("Protected memory, whatever the class of its pages\n", &report.guard, |row| {
         format!(
-            "  {:<16} {:>14} pages, {} of them kept for this reason alone",
+            "  {:<16} {:>14} pages, of which {} would have been left out",
             row.what,
             count(row.pages),
             count(row.saved)

@@ -2,23 +2,27 @@
 
 use crate::exit::{self, Exit};
 use crate::size::Size;
-use crate::{cause, output, progress, report};
+use crate::{cause, output, progress, report, target};
 use coresift_engine::{DumpOptions, EngineError, Exclusion, Target};
 use coresift_format::codec::Compression;
 use coresift_kernel::{ClassSet, DumpLevel};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// Make a small dump of a crashed machine's memory, or a smaller one of a dump
+/// Make a small dump of a crashed machine's memory
 ///
-/// Reads /proc/vmcore, ELF cores and kdump-compressed files, flattened or not, and writes a kdump-compressed file that crash,
-/// drgn and libkdumpfile open. Whatever interrupts it, the file can be read as far as it was written.
+/// Reads /proc/vmcore, ELF cores and kdump-compressed files, flattened or not (so
+/// that a dump can be filtered again), and writes a kdump-compressed file that
+/// crash, drgn and libkdumpfile open. Whatever interrupts it, the file can be read
+/// as far as it was written.
 #[derive(clap::Args)]
-#[command(after_help = help())]
+#[command(after_help = help(), verbatim_doc_comment)]
 pub struct Args {
-    /// Leave out the page classes of this dump level (0 to 31); when the dump does not fit the target, the next level of the
-    /// list is tried. Without -d and --exclude: 31
+    /// Leave out the page classes of this dump level, 0 to 31; when the dump
+    /// does not fit the target, the next level of the list is tried
+    /// [default: 31, or 0 with --exclude]
     #[arg(short = 'd', long = "level", value_name = "N[,N]", value_delimiter = ',', value_parser = level)]
+    #[arg(verbatim_doc_comment)]
     levels: Vec<DumpLevel>,
     /// Leave out these page classes, besides those of -d
     #[arg(long, value_name = "CLASSES", default_value = "", hide_default_value = true)]
@@ -26,11 +30,13 @@ pub struct Args {
     /// Keep these page classes, whatever -d says
     #[arg(long, value_name = "CLASSES", default_value = "", hide_default_value = true)]
     keep: ClassSet,
-    /// How to compress pages: none, zlib, lzo, snappy or zstd; zlib and zstd with a level if you like
-    #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd")]
+    /// How to compress pages: none, zlib, lzo, snappy or zstd; zlib and zstd
+    /// take a level (zstd:9)
+    #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd", verbatim_doc_comment)]
     compress: Compression,
-    /// Worker threads [default: one for each usable cpu, fewer when memory is short]
-    #[arg(long, value_name = "N")]
+    /// Worker threads
+    /// [default: one for each usable cpu, fewer when memory is short]
+    #[arg(long, value_name = "N", verbatim_doc_comment)]
     threads: Option<NonZeroUsize>,
     /// Memory to stay within, as 512M [default: a part of what is available]
     #[arg(long, value_name = "SIZE")]
@@ -100,6 +106,10 @@ pub fn run(args: &Args) -> Exit {
             return Exit::Usage;
         }
     };
+    if target::is_input(&args.vmcore, &args.out) {
+        output::complain(&target::same(&args.out));
+        return Exit::Failed;
+    }
     let progress = progress::new();
     let result = coresift_engine::dump(&args.vmcore, &Target::Path(args.out.clone()), &options, &*progress);
     progress.finish();

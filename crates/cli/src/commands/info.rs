@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 
 /// Say what a dump is and what it holds
 ///
-/// Reads headers, bitmaps and page descriptors, not the pages. An incomplete or damaged dump is described as far as it goes;
-/// the exit code is 0 when there was something to describe.
+/// Reads headers, bitmaps and page descriptors, not the pages. An incomplete or
+/// damaged dump is described as far as it goes, with exit code 0; a script looks at
+/// `complete` of --json.
 #[derive(clap::Args)]
-#[command(after_help = help())]
+#[command(after_help = help(), verbatim_doc_comment)]
 pub struct Args {
     /// Print JSON
     #[arg(long)]
@@ -62,6 +63,8 @@ struct Info {
     flattened: bool,
     /// Whether the dump holds all that it promises.
     complete: bool,
+    /// Whether its writer marked it as ended early.
+    marked_incomplete: bool,
     /// What is wrong with the file, although it can be read.
     problems: Vec<String>,
     machine: String,
@@ -143,6 +146,7 @@ impl Info {
             version: header.map(|(header, _)| header.header_version),
             flattened: input.flattened(),
             complete: !input.incomplete() && input.truncated().is_none() && lost == 0,
+            marked_incomplete: input.incomplete(),
             problems,
             machine: input.machine().to_string(),
             kernel: KernelInfo::of(&input, text.as_deref(), &vmcoreinfo),
@@ -227,7 +231,8 @@ impl Info {
             .filter(|(pages, _)| *pages > 0)
             .map(|(pages, why)| format!("; {} pages {why}", text::count(*pages)))
             .collect();
-        format!("no{lost}")
+        let marked = if self.marked_incomplete { "; marked as ended early" } else { "" };
+        format!("no{marked}{lost}")
     }
 
     fn size_of(&self, pages: u64) -> String {

@@ -20,8 +20,9 @@ struct Cli {
 enum Command {
     Dump(dump::Args),
     Info(info::Args),
-    /// Take the place of makedumpfile: same options, messages and exit codes (see `coresift makedumpfile -h`); a link to
-    /// this program called `makedumpfile` does the same
+    /// Take the place of makedumpfile (its options: `coresift makedumpfile -h`)
+    ///
+    /// A link to this program called `makedumpfile` does the same.
     #[command(disable_help_flag = true)]
     Makedumpfile {
         /// makedumpfile's options and file names

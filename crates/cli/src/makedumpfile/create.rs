@@ -5,10 +5,10 @@ use super::messages::{Class, Messages};
 use super::options::Opt;
 use super::progress::Progress;
 use super::{Stop, report};
-use crate::cause;
+use crate::{cause, target};
 use coresift_engine::{DumpOptions, EngineError, Exclusion, Report, Target};
 use coresift_format::codec::Codec;
-use coresift_kernel::ClassSet;
+use coresift_kernel::{ClassSet, KernelError};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -27,6 +27,11 @@ pub fn create(line: &CommandLine, input: &Path, output: &Path, messages: &Messag
         return Err(Stop::Failed);
     }
 
+    if target::is_input(input, output) {
+        messages.line(Class::Error, &target::same(output));
+        return Err(Stop::Failed);
+    }
+
     let progress = Progress::new(messages, input.display().to_string());
     let result = coresift_engine::dump(input, &Target::Path(output.to_owned()), &options(line), &progress);
     progress.end();
@@ -42,7 +47,7 @@ pub fn create(line: &CommandLine, input: &Path, output: &Path, messages: &Messag
             Ok(())
         }
         Err(error) => {
-            failed(&error, messages);
+            failed(&error, input, messages);
             Err(Stop::Failed)
         }
     }
@@ -87,7 +92,11 @@ fn tell_checks(report: &Report, messages: &Messages) {
     }
 }
 
-fn failed(error: &EngineError, messages: &Messages) {
+fn failed(error: &EngineError, input: &Path, messages: &Messages) {
+    if let EngineError::Kernel(KernelError::NoVmcoreInfo { .. }) = error {
+        // A line that scripts know; makedumpfile's next one asks for -x or -i, ours says what to do.
+        messages.line(Class::Common, &format!("{} doesn't contain vmcoreinfo.", input.display()));
+    }
     match error {
         EngineError::NoSpace { path, .. } => {
             messages

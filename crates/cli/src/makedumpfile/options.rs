@@ -322,6 +322,25 @@ mod tests {
     }
 
     #[test]
+    fn the_document_of_compatibility_says_the_same_of_every_option() {
+        let document = include_str!("../../../../docs/compatibility.md");
+        let rows: Vec<&str> = document.lines().filter(|l| l.starts_with("| `")).collect();
+        for r in ROWS {
+            let named = |line: &&&str| {
+                let cell = line.split('|').nth(1).unwrap_or_default();
+                cell.split('`').any(|code| code.split([' ', '[']).next() == Some(&r.name()))
+            };
+            let verdict = match r.support {
+                Works => "| same |",
+                NoEffect(_) => "| noted |",
+                Missing(..) => "| not yet |",
+            };
+            let line = rows.iter().find(named).unwrap_or_else(|| panic!("{} is not in the document", r.name()));
+            assert!(line.contains(verdict), "{line} should say {verdict}");
+        }
+    }
+
+    #[test]
     fn no_option_stands_twice() {
         for r in ROWS {
             assert_eq!(ROWS.iter().filter(|other| other.opt == r.opt).count(), 1, "{}", r.name());

@@ -1,0 +1,103 @@
+//! Runs the built program in a directory of its own.
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use coresift_synth::{Image, KernelLayout, Machine};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// A directory with a core file called `vmcore`.
+pub struct Place {
+    dir: TempDir,
+}
+
+/// How a run ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_coresift");
+
+/// The base machine of `coresift_synth`, Linux 6.12: 256 pages, of which level 31 keeps 102.
+pub fn image() -> Image {
+    Machine::b0(KernelLayout::get("6.12")).cpus(2).build()
+}
+
+impl Place {
+    pub fn empty() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// With an ELF core of [`image`].
+    pub fn new() -> Self {
+        let place = Self::empty();
+        place.put("vmcore", &image().elf().bytes());
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn put(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.path(name), bytes).unwrap();
+    }
+
+    pub fn get(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.path(name).exists()
+    }
+
+    /// A command to be run here.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `coresift` with the words of `line`.
+    pub fn run(&self, line: &str) -> Ended {
+        self.command(PROGRAM).args(line.split_whitespace()).output().unwrap().into()
+    }
+
+    /// Runs `coresift makedumpfile` with the words of `line`.
+    pub fn makedumpfile(&self, line: &str) -> Ended {
+        self.run(&format!("makedumpfile {line}"))
+    }
+
+    /// Runs a shell command line in which `$P` is the program.
+    pub fn shell(&self, line: &str) -> Ended {
+        self.command("sh").arg("-c").arg(line).env("P", PROGRAM).output().unwrap().into()
+    }
+
+    /// What `coresift info --json` says of a file.
+    pub fn info(&self, name: &str) -> serde_json::Value {
+        let ended = self.run(&format!("info --json {name}"));
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{name}");
+        serde_json::from_str(&ended.out).unwrap()
+    }
+}
+
+/// The directories with real cores, where the environment names any.
+pub fn lab() -> Vec<PathBuf> {
+    let Some(lab) = std::env::var_os("CORESIFT_LAB") else { return Vec::new() };
+    let entries = std::fs::read_dir(Path::new(&lab)).unwrap();
+    let mut found: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.join("vmcore").exists()).collect();
+    found.sort();
+    assert!(!found.is_empty(), "CORESIFT_LAB names {} where no directory has a vmcore", lab.display());
+    found
+}

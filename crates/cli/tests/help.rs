@@ -1,0 +1,69 @@
+//! What every command says about itself.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod common;
+
+use common::Place;
+
+fn shown(line: &str) -> String {
+    let ended = Place::empty().run(line);
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{line}");
+    ended.out
+}
+
+#[test]
+fn help_reads_as_reviewed() {
+    for (name, line) in [
+        ("coresift", "--help"),
+        ("dump", "dump --help"),
+        ("info", "info --help"),
+        ("makedumpfile", "makedumpfile -h"),
+        ("makedumpfile-version", "makedumpfile -v"),
+    ] {
+        insta::assert_snapshot!(name, shown(line));
+    }
+}
+
+#[test]
+fn no_line_of_help_is_wider_than_a_terminal() {
+    for line in ["--help", "dump --help", "info --help", "makedumpfile -h"] {
+        let text = shown(line);
+        let widest = text.lines().max_by_key(|l| l.len()).unwrap();
+        assert!(widest.len() <= 90, "{line}: {widest}");
+    }
+}
+
+#[test]
+fn the_version_is_that_of_the_package() {
+    assert_eq!(shown("--version"), format!("coresift {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_command_line_that_cannot_be_used_ends_with_64() {
+    let place = Place::new();
+    for line in [
+        "",
+        "dump",
+        "dump vmcore",
+        "dump vmcore out more",
+        "dump -d 32 vmcore out",
+        "dump -d 1,x vmcore out",
+        "dump -d= vmcore out",
+        "dump --exclude slab vmcore out",
+        "dump --exclude free --keep zero,free vmcore out",
+        "dump --compress brotli vmcore out",
+        "dump --compress lzo:3 vmcore out",
+        "dump --compress zstd:99 vmcore out",
+        "dump --threads 0 vmcore out",
+        "dump --max-memory 0 vmcore out",
+        "dump --max-memory lots vmcore out",
+        "info",
+        "info --yaml vmcore",
+        "--json makedumpfile -v",
+    ] {
+        let ended = place.run(line);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(64), ""), "{line}: {}", ended.err);
+        assert!(!ended.err.is_empty(), "{line}");
+        assert!(!place.has("out"), "{line}");
+    }
+}
