@@ -2,9 +2,30 @@
 //!
 //! ```text
 //! KernelLayout (a row a version) ─┐
-//! RAM ranges, model, tables ──────┼─ Machine ── build ──> Image { memory, VMCOREINFO, truth table }
-//! "@0x1100 32 buddy order=5" ─────┘                         ├─ elf() ──> Elf { notes, segments } ──> bytes
-//!                                                           └─ kdump() > Kdump { version, abi, pages } > bytes ─ flatten
+//! RAM ranges, model, tables ──────┼─ Machine ── build ──┐
+//! "@0x1100 32 buddy order=5" ─────┘                     ├─> Image { memory, VMCOREINFO, truth table }
+//! huge(layout, bytes, mix) ── templates of sections ────┘     ├─ elf() ────> Elf { notes, segments } ─────> bytes, file
+//!                                                             └─ kdump() ──> Kdump { version, abi, pages } > bytes, file ─> Flatten
+//! ```
+//!
+//! ```
+//! use coresift_synth::{KernelLayout, Machine};
+//!
+//! let image = Machine::b0(KernelLayout::get("6.12")).build();
+//! let core: Vec<u8> = image.elf().bytes();
+//! assert_eq!(&core[..4], b"\x7fELF");
+//! assert_eq!(image.truth.class(0x1128), "cache");
+//! assert_eq!(image.truth.count("free"), 40);
+//!
+//! // Two CPUs, KASLR, memory encryption, a slab page that looks anonymous (the one word of `struct page` that tells them apart).
+//! let odd = Machine::new(KernelLayout::get("6.10"))
+//!     .ram(0x1000..0x2000)
+//!     .cpus(2)
+//!     .kaslr(0x1a80_0000)
+//!     .sme_bit(47)
+//!     .pages("@0x1800 8 slab order=3 mapping-odd")
+//!     .build();
+//! assert_eq!(odd.truth.count("slab"), 8);
 //! ```
 //!
 //! Shares neither code nor constants with the readers, so that a wrong layout cannot agree with itself. Everything is a function of its

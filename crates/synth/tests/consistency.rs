@@ -188,7 +188,7 @@ fn classify(core: &Core, pfns: Range<u64>) -> BTreeMap<u64, &'static str> {
             } else if !core.keys["OSRELEASE"].starts_with("4.4") {
                 order = u64_at(&next, core.offset("page.lru").unwrap() + 8);
             }
-            if order >= 64 || pfn % (1 << order) != 0 {
+            if order >= 64 || !pfn.is_multiple_of(1 << order) {
                 order = 0;
             }
         }
@@ -396,6 +396,15 @@ fn large_pages_and_odd_pages_read_back_under_every_kernel() {
     for layout in LAYOUTS {
         let machine = Machine::new(layout).ram(0x1000..0x3c80).pages(text).removed_section(9).linear_leaf(Leaf::M2);
         check(&machine, true);
+    }
+}
+
+#[test]
+fn sections_can_carry_every_flag_that_exists() {
+    for flags in [1 << 4, 1 << 5, 0x3c] {
+        for model in [Model::SparseVmemmap, Model::SparseExtreme, Model::Sparse] {
+            check(&Machine::b0_with(KernelLayout::get("6.16"), model).section_flags(flags), false);
+        }
     }
 }
 

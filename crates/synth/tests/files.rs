@@ -90,7 +90,7 @@ fn kdump_files_of_every_version_abi_and_byte_order_hold_the_pages() {
                 };
                 let offset = number(&file, 4096 + at.0, 8, order) as usize;
                 let len = number(&file, 4096 + at.1, long, order) as usize;
-                let text = (version >= 3).then_some(image.vmcoreinfo.as_bytes()).unwrap_or_default();
+                let text = if version >= 3 { image.vmcoreinfo.as_bytes() } else { Default::default() };
                 assert_eq!(&file[offset..offset + len], text, "version {version} {abi:?} {order:?}");
                 // The top of memory, in 64 bits, from version 6 on.
                 let top = match abi {
