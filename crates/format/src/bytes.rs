@@ -48,7 +48,8 @@ pub struct FileBytes {
     file: File,
     name: String,
     len: u64,
-    /// Cleared at the first refusal: /proc/vmcore of an architecture without mmap refuses every time.
+    /// Whether windows are worth asking for; cleared at the first refusal, for /proc/vmcore of an architecture without
+    /// mmap refuses every time.
     mappable: AtomicBool,
 }
 
@@ -62,13 +63,17 @@ impl FileBytes {
         let of = |what, error| FormatError::Io { file: name.clone(), what, offset: 0, error };
         let file = File::open(path).map_err(|e| of("the file", e))?;
         let len = length(&file).map_err(|e| of("the file's size", e))?;
-        Ok(Self { file, name, len, mappable: AtomicBool::new(true) })
+        // Each read of /proc/vmcore maps and unmaps memory page by page in the kernel; a window does that once. A cached
+        // regular file is faster copied: 580 MB in 65 ms of CPU by preads of 64 KiB to 1 MiB, 82 ms and more by windows
+        // of 256 KiB to 64 MiB (Linux 6.1, one thread; with more, unmapping also interrupts the others).
+        let proc = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == rustix::fs::PROC_SUPER_MAGIC);
+        Ok(Self { file, name, len, mappable: AtomicBool::new(proc) })
     }
 
-    /// The same file, read by copying only.
+    /// The same file, with windows offered or not whatever the kind of file.
     #[must_use]
-    pub fn without_mapping(self) -> Self {
-        self.mappable.store(false, Ordering::Relaxed);
+    pub fn with_windows(self, offered: bool) -> Self {
+        self.mappable.store(offered, Ordering::Relaxed);
         self
     }
 }
@@ -218,12 +223,13 @@ mod tests {
         let content: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
         file.write_all(&content).unwrap();
         let bytes = FileBytes::open(file.path()).unwrap();
+        assert!(bytes.window(0, 1).is_none(), "a regular file is copied");
+        let bytes = bytes.with_windows(true);
         for (offset, len) in [(0, 1), (1, 8191), (4095, 2), (4096, 4096), (19_999, 1)] {
             let window = bytes.window(offset as u64, len).unwrap();
             assert_eq!(&*window, &content[offset..offset + len]);
         }
         assert!(bytes.window(19_999, 2).is_none());
         assert!(bytes.window(u64::MAX, 2).is_none());
-        assert!(bytes.without_mapping().window(0, 1).is_none());
     }
 }

@@ -6,6 +6,7 @@ use crate::extents::{Extent, find, resolve};
 use crate::window::{Window, faults_taken};
 use crate::{FormatError, MemoryView, PageSet, PageSize, Pfn, PhysAddr, PhysicalMemory, ReadError, Result};
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// Bytes mapped at a time. Large enough that mapping and unmapping cost nothing a page, small enough that the page
@@ -14,6 +15,8 @@ const WINDOW: usize = 2 << 20;
 /// Pieces this large are mapped wherever they are; smaller ones only when they follow the piece before, for mapping a
 /// whole window costs more than copying a few pages.
 const WORTH_MAPPING: usize = 64 << 10;
+/// Bytes copied at a time where mapping is not possible and small pieces follow each other.
+const AHEAD: usize = 128 << 10;
 /// Touching a byte every so often touches every page, on any host.
 const TOUCH: usize = 4096;
 
@@ -120,17 +123,33 @@ impl PhysicalMemory for ElfCore {
     }
 
     fn view(&self) -> Box<dyn MemoryView + '_> {
-        Box::new(ElfView { core: self, window: None, scratch: Vec::new(), next: u64::MAX })
+        Box::new(ElfView { core: self, held: None, scratch: Vec::new(), next: u64::MAX })
     }
 }
 
 struct ElfView<'a> {
     core: &'a ElfCore,
-    /// File offset of the window's first byte, and the window.
-    window: Option<(u64, Window)>,
+    /// A piece of the file at hand: the file offset of its first byte, and the piece.
+    held: Option<(u64, Held)>,
     scratch: Vec<u8>,
     /// File offset behind the last slice.
     next: u64,
+}
+
+enum Held {
+    Mapped(Window),
+    Copied(Vec<u8>),
+}
+
+impl Deref for Held {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(window) => window,
+            Self::Copied(bytes) => bytes,
+        }
+    }
 }
 
 impl MemoryView for ElfView<'_> {
@@ -159,8 +178,8 @@ impl MemoryView for ElfView<'_> {
     }
 
     fn slice(&mut self, addr: PhysAddr, len: usize) -> std::result::Result<&[u8], ReadError> {
-        if let Some(offset) = self.map(addr.0, len) {
-            return in_window(self.window.as_ref(), offset, len).ok_or(ReadError::NotPresent { addr });
+        if let Some(offset) = self.hold(addr.0, len) {
+            return within(self.held.as_ref(), offset, len).ok_or(ReadError::NotPresent { addr });
         }
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(len, 0);
@@ -170,52 +189,70 @@ impl MemoryView for ElfView<'_> {
     }
 }
 
-fn in_window(window: Option<&(u64, Window)>, offset: u64, len: usize) -> Option<&[u8]> {
-    let (start, window) = window?;
+fn within(held: Option<&(u64, Held)>, offset: u64, len: usize) -> Option<&[u8]> {
+    let (start, bytes) = held?;
     let from = usize::try_from(offset.checked_sub(*start)?).ok()?;
-    window.get(from..from.checked_add(len)?)
+    bytes.get(from..from.checked_add(len)?)
 }
 
 impl ElfView<'_> {
-    /// Sees to it that a window shows the `len` bytes at physical address `at`, all of them real, and returns their file
-    /// offset. `None` where they are to be copied instead.
-    fn map(&mut self, at: u64, len: usize) -> Option<u64> {
+    /// Sees to it that the `len` bytes at physical address `at` are at hand, all of them real, and returns their file
+    /// offset. `None` where they are to be copied on their own.
+    fn hold(&mut self, at: u64, len: usize) -> Option<u64> {
         let extent = find(&self.core.data, at).filter(|e| e.start <= at && e.end - at >= len as u64)?;
         let offset = extent.source_of(at);
         let follows = offset.checked_sub(self.next).is_some_and(|gap| gap <= WINDOW as u64);
         self.next = offset.saturating_add(len as u64);
-        if in_window(self.window.as_ref(), offset, len).is_none() {
-            if !follows && len < WORTH_MAPPING {
-                return None;
+        if within(self.held.as_ref(), offset, len).is_none() {
+            let room = (extent.end - at).min(self.core.bytes.len().saturating_sub(offset));
+            let most = |n: usize| room.min(n as u64) as usize;
+            // Given up before the next one is made, so that a thread has one window at a time.
+            let spare = match self.held.take() {
+                Some((_, Held::Copied(bytes))) => bytes,
+                _ => Vec::new(),
+            };
+            let window = if follows || len >= WORTH_MAPPING {
+                self.core.bytes.window(offset, most(len.max(WINDOW))).map(Held::Mapped)
+            } else {
+                None
+            };
+            self.held = match window {
+                None if follows && len < AHEAD => self.read_ahead(offset, most(AHEAD), spare).map(Held::Copied),
+                window => window,
             }
-            let file_rest = self.core.bytes.len().saturating_sub(offset);
-            let most = (extent.end - at).min(file_rest).min(len.max(WINDOW) as u64);
-            // Gone before the new one is made, so that a thread has one window at a time.
-            self.window = None;
-            self.window = self.core.bytes.window(offset, most as usize).map(|w| (offset, w));
+            .map(|held| (offset, held));
         }
-        self.touch(offset, len).then_some(offset)
+        self.is_real(offset, len).then_some(offset)
     }
 
-    /// Whether every page of a mapped piece is really there. If not, the window, which now shows zeros, is given up.
-    fn touch(&mut self, offset: u64, len: usize) -> bool {
-        let Some(slice) = in_window(self.window.as_ref(), offset, len) else { return false };
+    fn read_ahead(&self, offset: u64, len: usize, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+        bytes.resize(len, 0);
+        let read = self.core.bytes.read_at(offset, &mut bytes).ok()?;
+        (read == len).then_some(bytes)
+    }
+
+    /// Whether a piece is at hand and every page of it is really there. A window that is not, and now shows zeros, is
+    /// given up.
+    fn is_real(&mut self, offset: u64, len: usize) -> bool {
+        let Some(slice) = within(self.held.as_ref(), offset, len) else { return false };
         let before = faults_taken();
-        for page in slice.chunks(TOUCH) {
-            std::hint::black_box(page.first().copied());
+        if matches!(self.held, Some((_, Held::Mapped(_)))) {
+            for page in slice.chunks(TOUCH) {
+                std::hint::black_box(page.first().copied());
+            }
+            std::hint::black_box(slice.last().copied());
         }
-        std::hint::black_box(slice.last().copied());
         let real = faults_taken() == before;
         if !real {
-            self.window = None;
+            self.held = None;
         }
         real
     }
 
     /// Fills `buf` with the file's bytes from `offset` on, which belong to physical address `at`.
     fn copy(&mut self, at: u64, offset: u64, buf: &mut [u8]) -> std::result::Result<(), ReadError> {
-        if self.touch(offset, buf.len())
-            && let Some(slice) = in_window(self.window.as_ref(), offset, buf.len())
+        if self.is_real(offset, buf.len())
+            && let Some(slice) = within(self.held.as_ref(), offset, buf.len())
         {
             buf.copy_from_slice(slice);
             return Ok(());

@@ -60,13 +60,13 @@ impl Input {
         Self::open_with(path, true)
     }
 
-    /// The same, where `map` says whether the file may be mapped; otherwise it is read by copying only.
+    /// The same, where `map` says whether /proc/vmcore may be mapped; otherwise it is read by copying only.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn open_with(path: &Path, map: bool) -> Result<Self> {
         let file = FileBytes::open(path)?;
-        Self::from_bytes(Arc::new(if map { file } else { file.without_mapping() }))
+        Self::from_bytes(Arc::new(if map { file } else { file.with_windows(false) }))
     }
 
     /// As [`Self::open`], of bytes from elsewhere.

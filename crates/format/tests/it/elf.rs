@@ -299,7 +299,7 @@ fn a_file_cut_while_it_is_read_gives_an_error_never_false_zeros() {
     let elf = Elf::le64().load(Load::new(0x10_0000, &[0xa5; 4 << 20])).build();
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&elf).unwrap();
-    let core = ElfCore::open(Arc::new(FileBytes::open(file.path()).unwrap()), PageSize::K4).unwrap();
+    let core = ElfCore::open(Arc::new(FileBytes::open(file.path()).unwrap().with_windows(true)), PageSize::K4).unwrap();
     let mut view = core.view();
     assert_eq!(view.slice(PhysAddr(0x10_0000), 1 << 20).unwrap(), &vec![0xa5; 1 << 20]);
     file.as_file().set_len(elf.len() as u64 - (3 << 20) + 0x800).unwrap();
@@ -333,8 +333,8 @@ proptest! {
         let file = elf.build();
         let mut on_disk = tempfile::NamedTempFile::new().unwrap();
         on_disk.write_all(&file).unwrap();
-        let mapped: Arc<dyn Bytes> = Arc::new(FileBytes::open(on_disk.path()).unwrap());
-        let copied: Arc<dyn Bytes> = Arc::new(FileBytes::open(on_disk.path()).unwrap().without_mapping());
+        let mapped: Arc<dyn Bytes> = Arc::new(FileBytes::open(on_disk.path()).unwrap().with_windows(true));
+        let copied: Arc<dyn Bytes> = Arc::new(FileBytes::open(on_disk.path()).unwrap());
         for bytes in [mapped, copied, Arc::new(file)] {
             let core = ElfCore::open(bytes, PageSize::K4).unwrap();
             for at in (0..0x12).map(|p| p * 0x1000) {
