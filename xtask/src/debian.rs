@@ -63,6 +63,14 @@ pub fn require(programs: &[(&str, &str)]) -> Result<()> {
     let mut packages: Vec<&str> =
         programs.iter().filter(|(program, _)| find(program).is_none()).map(|&(_, package)| package).collect();
     packages.dedup();
+    install(&packages)
+}
+
+/// Installs packages where we are root.
+///
+/// # Errors
+/// As [`require`].
+pub fn install(packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
@@ -73,7 +81,7 @@ pub fn require(programs: &[(&str, &str)]) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Skipped(format!("needs packages: sudo apt-get install {list}")).into());
     }
-    println!("lab: installing {list}");
+    println!("installing {list}");
     shell::capture(Command::new("apt-get").args(["update", "-qq"]))?;
     shell::capture(
         Command::new("apt-get")

@@ -4,7 +4,7 @@
 //! 1.7.2 leaves twice the pages of a 6.12 kernel in. They run with the C library they were built for, in a root of their own,
 //! so that the machine's packages stay as they are.
 
-use crate::debian::Apt;
+use crate::debian::{self, Apt};
 use crate::shell;
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -102,8 +102,12 @@ fn from_debian(home: &Path, name: &str) -> Result<()> {
 /// A Python of its own with drgn in it.
 fn python_with_drgn(home: &Path, name: &str) -> Result<()> {
     let venv = home.join("venv");
-    shell::capture(Command::new("python3").args(["-m", "venv"]).arg(&venv))
-        .context("needs python3 with the venv module (Debian: python3-venv)")?;
+    let make = || shell::capture(Command::new("python3").args(["-m", "venv"]).arg(&venv));
+    if make().is_err() {
+        // Debian's python3 comes without the parts that make an environment.
+        debian::install(&["python3", "python3-venv"])?;
+        make()?;
+    }
     shell::capture(Command::new(venv.join("bin/pip")).args([
         "install",
         "--quiet",
