@@ -32,8 +32,34 @@ pub fn dump(
 ) -> Result<Report, EngineError> {
     let started = Instant::now();
     let Target::Path(path) = target;
+    // Before the input, which may take long to open.
     Output::check(path, options.force)?;
-    let mut source = Source::open(input, options, observer)?;
+    run(Input::open_with(input, options.map_input)?, target, options, observer, started)
+}
+
+/// As [`dump`], of an input that is open already, for instance of bytes that are in no file.
+///
+/// # Errors
+/// As [`dump`].
+pub fn dump_input(
+    input: Input,
+    target: &Target,
+    options: &DumpOptions,
+    observer: &dyn Observer,
+) -> Result<Report, EngineError> {
+    run(input, target, options, observer, Instant::now())
+}
+
+fn run(
+    input: Input,
+    target: &Target,
+    options: &DumpOptions,
+    observer: &dyn Observer,
+    started: Instant,
+) -> Result<Report, EngineError> {
+    let Target::Path(path) = target;
+    Output::check(path, options.force)?;
+    let mut source = Source::of(input, options, observer)?;
     let mut attempts = options.exclude.iter().peekable();
     let mut output = None;
     while let Some(asked) = attempts.next() {
@@ -49,7 +75,7 @@ pub fn dump(
         let failed = run.copy(plan, output, observer)?;
         let mut report = run.finish(output);
         let Some(failed) = failed else {
-            report.complete = true;
+            report.complete = source.missing.is_none() && report.unreadable_pages == 0;
             return Ok(report);
         };
         if !failed.is_full() {
@@ -69,13 +95,16 @@ struct Source {
     kernel: Option<Kernel>,
     /// VMCOREINFO that the input's notes lack, to be added to the output's.
     found_info: Option<Vec<u8>>,
+    /// Why pages are missing from the input that no filtering left out.
+    missing: Option<String>,
     notes: Vec<String>,
 }
 
 impl Source {
-    fn open(path: &Path, options: &DumpOptions, observer: &dyn Observer) -> Result<Self, EngineError> {
-        let input = Input::open_with(path, options.map_input)?;
+    fn of(input: Input, options: &DumpOptions, observer: &dyn Observer) -> Result<Self, EngineError> {
         let mut notes: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
+        let missing = missing_pages(&input);
+        notes.extend(missing.iter().cloned());
         let needed = options.exclude.iter().any(|e| {
             let readable = e.classes.without(ClassSet::UNREADABLE);
             readable.iter().any(|class| class != PageClass::Zero)
@@ -99,7 +128,7 @@ impl Source {
         for note in &notes {
             observer.event(Event::Note(note.clone()));
         }
-        Ok(Self { input, kernel, found_info, notes })
+        Ok(Self { input, kernel, found_info, missing, notes })
     }
 
     /// What was left out of the input before stays left out.
@@ -176,6 +205,18 @@ impl Source {
         }
         let time = self.kernel.as_ref().and_then(|k| k.info.plain_decimal("CRASHTIME").ok().flatten());
         (time.and_then(|t| i64::try_from(t).ok()).unwrap_or(0), 0)
+    }
+}
+
+/// Why the input does not hold all that it should.
+fn missing_pages(input: &Input) -> Option<String> {
+    let cut = input.as_elf().map_or(0, |elf| elf.beyond_end().len());
+    if cut > 0 {
+        Some(format!("the input ends early: {cut} pages lie beyond its end and are missing; get a whole copy if there is one"))
+    } else if input.truncated().is_some() {
+        Some("the input is a flattened stream that was cut short; what it lost is missing".to_owned())
+    } else {
+        input.incomplete().then(|| "the input is itself marked incomplete; what it lacks is missing".to_owned())
     }
 }
 
@@ -267,7 +308,10 @@ impl<'a> Run<'a> {
         self.account(&copied);
         self.stage("copy pages", clock, copied.pages, copied.bytes_in);
         match (copied.failed, writer) {
-            (None, Some(writer)) => Ok(writer.finish().err()),
+            (None, Some(writer)) => {
+                let complete = self.source.missing.is_none() && copied.lost_count == 0;
+                Ok(writer.finish(complete).err())
+            }
             (failed, _) => Ok(failed),
         }
     }

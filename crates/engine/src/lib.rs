@@ -19,7 +19,7 @@ mod target;
 mod writer;
 
 pub use budget::usable_cpus;
-pub use dump::dump;
+pub use dump::{dump, dump_input};
 pub use error::EngineError;
 pub use observer::{Event, Observer, Silent, Stage};
 pub use options::{DumpOptions, Exclusion, Target};
