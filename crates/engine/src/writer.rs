@@ -113,13 +113,17 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes what is left, waits until it is on the medium, and takes the mark of an incomplete file away.
+    /// Writes what is left, waits until it is on the medium, and takes the mark of an incomplete file away if the file is
+    /// `complete`. Where a page is lost the mark has to stay: only in a marked file readers expect a descriptor without data.
     ///
     /// # Errors
     /// The target is full or cannot be written; the mark stays then.
-    pub fn finish(mut self) -> Result<(), WriteFailed> {
+    pub fn finish(mut self, complete: bool) -> Result<(), WriteFailed> {
         self.flush()?;
         self.output.sync()?;
+        if !complete {
+            return Ok(());
+        }
         let header = self.main_header(false);
         self.output.write_at(&header, 0)
     }
