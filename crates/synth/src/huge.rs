@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Four of the 64 page blocks of a section are unmovable (slab, kernel) and have real contents; the movable ones are holes in the file
-//! and read as zero. So a dump at level 31 keeps real pages, 6 % of RAM, unless [`Mix::no_kernel_pages`] leaves it nothing to keep.
+//! and read as zero. So a dump at level 31 keeps real pages, 6 % of RAM, unless [`Mix::no_kernel_pages`] says otherwise.
 
 use crate::image::Image;
 use crate::layout::KernelLayout;
@@ -76,7 +76,8 @@ impl Mix {
         Self { shares: vec![(SectionKind::Fragmented, 1)], kernel_pages: true }
     }
 
-    /// Without unmovable page blocks: at level 31 only section 0 and a few slab pages are left, and the dump is over when the scan is.
+    /// Without unmovable page blocks: at level 31 only section 0 and the slab runs of fragmented sections (zero bytes here) are left, so
+    /// that the scan is most of the work.
     #[must_use]
     pub fn no_kernel_pages(mut self) -> Self {
         self.kernel_pages = false;

@@ -172,7 +172,7 @@ impl Population {
             Kind::Cache | Kind::ShmemSwapcache => compound("cache"),
             Kind::PrivateCache => compound("private-cache"),
             Kind::Anon | Kind::Ksm | Kind::Swapcache => compound("user"),
-            Kind::Slab => whole("slab"),
+            Kind::Slab => compound("slab"),
             Kind::Hugetlb | Kind::FakeHead if layout.hugetlb_is_known() => whole("hugetlb"),
             Kind::Hugetlb if self.mapping_odd => compound("user"),
             Kind::Hugetlb | Kind::FakeHead => whole(kept),
