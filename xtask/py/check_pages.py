@@ -2,7 +2,7 @@
 
 import sys
 
-from kdumpfile import Dump
+from kdumpfile import Dump, KdumpError
 from source import open_source
 
 
@@ -16,8 +16,8 @@ def main(core, dump):
             try:
                 got = made.page(pfn)
                 error = "its bitmap says stored, its descriptor not" if got is None else None
-            except OSError as failure:
-                got, error = None, failure.strerror
+            except KdumpError as failure:
+                got, error = None, str(failure)
             if error:
                 kind = "unreadable in the dump"
             elif want is None:
@@ -40,4 +40,7 @@ def main(core, dump):
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    sys.exit(main(*sys.argv[1:]))
+    try:
+        sys.exit(main(*sys.argv[1:]))
+    except KdumpError as failure:
+        sys.exit(f"libkdumpfile does not open it: {failure}")

@@ -11,7 +11,7 @@ import re
 import struct
 import sys
 
-from kdumpfile import KVADDR, Dump
+from kdumpfile import KVADDR, Dump, KdumpError
 from source import ElfCore
 
 SECTION_SHIFT, PAGE_SHIFT = 27, 12
@@ -49,11 +49,11 @@ class Memmap:
             table = self.number("SYMBOL(mem_section)")
             try:
                 if number // root >= length:
-                    raise OSError("beyond the last root")
+                    raise KdumpError("beyond the last root")
                 block = self.word(table + number // root * 8)
                 at = block + number % root * each + int(self.info.get("OFFSET(mem_section.section_mem_map)", 0))
                 value = self.word(at) if block else 0
-            except OSError:
+            except KdumpError:
                 value = 0
             self.sections[number] = value & ~0x3F if value & 2 else None
         return self.sections[number]
@@ -65,7 +65,7 @@ class Memmap:
             return None
         try:
             return self.dump.read(base + pfn * self.size, self.size, KVADDR)
-        except OSError:
+        except KdumpError:
             return None
 
     def fields(self, page):

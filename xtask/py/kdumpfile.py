@@ -9,7 +9,8 @@ import os
 OK, NODATA = 0, 3
 KPHYSADDR, MACHPHYSADDR, KVADDR = 0, 1, 2
 NUMBER, ADDRESS, STRING, BITMAP = 2, 3, 4, 5
-"""Values of kdump_status, kdump_addrspace_t and kdump_attr_type_t in libkdumpfile/kdumpfile.h."""
+MMAP_NEVER = 0
+"""Values of kdump_status, kdump_addrspace_t, kdump_attr_type_t and kdump_mmap_policy_t in libkdumpfile/kdumpfile.h."""
 
 
 class _Value(ctypes.Union):
@@ -44,14 +45,20 @@ def _library():
     return lib
 
 
+class KdumpError(Exception):
+    """What the library says is wrong."""
+
+
 class Dump:
-    """An opened dump. Errors of the library come as OSError, in its own words."""
+    """An opened dump."""
 
     def __init__(self, path):
         self.path = path
         self.lib = _library()
         self.file = open(path, "rb")
         self.context = self.lib.kdump_new()
+        # Never mapped: where a file ends before its data, a read fails and a mapping kills the process.
+        self._set("file.mmap_policy", _Attr(type=NUMBER, value=_Value(number=MMAP_NEVER)))
         self._check(self.lib.kdump_open_fdset(self.context, 1, ctypes.byref(ctypes.c_int(self.file.fileno()))))
         self.page_size = self.attribute("arch.page_size") or 4096
         self._buffer = ctypes.create_string_buffer(self.page_size)
@@ -60,7 +67,7 @@ class Dump:
         if status != OK:
             text = (self.lib.kdump_get_err(self.context) or b"").decode()
             self.lib.kdump_clear_err(self.context)
-            raise OSError(status, f"{self.path}: {text}")
+            raise KdumpError(f"{self.path}: {text or status}")
 
     def attribute(self, key):
         """The value of an attribute, None where it is not set. A bitmap comes as its handle."""
@@ -75,7 +82,9 @@ class Dump:
 
     def set_string(self, key, text):
         """Sets a string attribute."""
-        attr = _Attr(type=STRING, value=_Value(string=text.encode()))
+        self._set(key, _Attr(type=STRING, value=_Value(string=text.encode())))
+
+    def _set(self, key, attr):
         self._check(self.lib.kdump_set_attr(self.context, key.encode(), ctypes.byref(attr)))
 
     def read(self, address, length, space=MACHPHYSADDR):

@@ -60,6 +60,9 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
 pub fn pages(core: &Path, dump: &Path) -> Result<bool> {
     let mut command = super::python("check_pages.py")?;
     let status = command.arg(core).arg(dump).status().with_context(|| shell::line(&command))?;
+    if status.code().is_none() {
+        println!("libkdumpfile's process ended by {status}");
+    }
     Ok(status.success())
 }
 
