@@ -9,14 +9,16 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Bytes mapped at a time. Large enough that mapping and unmapping cost nothing a page, small enough that the page
-/// tables of a window of /proc/vmcore (8 bytes a page) do.
-const WINDOW: usize = 2 << 20;
+/// Bytes mapped at a time. On /proc/vmcore of 6.12 under QEMU, 100 MB took 0.08, 0.06, 0.07, 0.13, 0.17 s with windows of
+/// 256 KiB, 1, 2, 4 and 16 MiB, and 0.9 to 1.4 s by reads of any size.
+const WINDOW: usize = 1 << 20;
 /// Pieces this large are mapped wherever they are; smaller ones only when they follow the piece before, for mapping a
 /// whole window costs more than copying a few pages.
 const WORTH_MAPPING: usize = 64 << 10;
 /// Bytes copied at a time where mapping is not possible and small pieces follow each other.
 const AHEAD: usize = 128 << 10;
+/// Pieces larger than this gain nothing by a read ahead of them.
+const SMALL: usize = 16 << 10;
 /// Touching a byte every so often touches every page, on any host.
 const TOUCH: usize = 4096;
 
@@ -217,7 +219,7 @@ impl ElfView<'_> {
                 None
             };
             self.held = match window {
-                None if follows && len < AHEAD => self.read_ahead(offset, most(AHEAD), spare).map(Held::Copied),
+                None if follows && len <= SMALL => self.read_ahead(offset, most(AHEAD), spare).map(Held::Copied),
                 window => window,
             }
             .map(|held| (offset, held));
@@ -251,7 +253,7 @@ impl ElfView<'_> {
 
     /// Fills `buf` with the file's bytes from `offset` on, which belong to physical address `at`.
     fn copy(&mut self, at: u64, offset: u64, buf: &mut [u8]) -> std::result::Result<(), ReadError> {
-        if self.is_real(offset, buf.len())
+        if self.hold(at, buf.len()).is_some()
             && let Some(slice) = within(self.held.as_ref(), offset, buf.len())
         {
             buf.copy_from_slice(slice);
