@@ -9,7 +9,8 @@ use crate::symbols::Symbols;
 use crate::version::KernelVersion;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
-use coresift_format::{Input, Machine, PageSize, PhysAddr, PhysicalMemory};
+use coresift_format::{Input, Machine, PageSize, PhysAddr, PhysicalMemory, Segment};
+use std::ops::Range;
 
 /// Where the kernel image is mapped: `__START_KERNEL_map` of x86-64.
 pub const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
@@ -35,6 +36,8 @@ pub struct Kernel {
     pub phys_base: u64,
     /// Lowest address that can be a kernel address.
     pub base: VirtAddr,
+    /// Addresses of the kernel image, where a program header of the dump tells them (`_text` to `_end` in a /proc/vmcore).
+    pub image: Option<Range<VirtAddr>>,
     /// The memory map.
     pub memmap: MemMap,
     /// The rules that tell page classes.
@@ -137,6 +140,7 @@ impl Kernel {
             paging: boot.paging,
             phys_base: boot.phys_base,
             base: boot.base,
+            image: image_segment(input).map(|s| VirtAddr(s.vaddr)..VirtAddr(s.vaddr).plus(s.mem_size)),
             memmap,
             rules,
             symbols,
@@ -207,8 +211,7 @@ impl Boot {
         if let Some(n) = info.number("phys_base")? {
             found.push((PhysBase::Number, n.cast_unsigned()));
         }
-        let image = input.segments().iter().find(|s| s.vaddr >= START_KERNEL_MAP && s.paddr != u64::MAX);
-        if let Some(s) = image {
+        if let Some(s) = image_segment(input) {
             found.push((PhysBase::Segment, s.paddr.wrapping_sub(s.vaddr - START_KERNEL_MAP)));
         }
         if let Some((_, sub)) = input.kdump_header() {
@@ -240,6 +243,11 @@ impl PhysBase {
             Self::Zero => "nothing better than the kernel's link address",
         }
     }
+}
+
+/// The program header of the kernel image.
+fn image_segment(input: &Input) -> Option<&Segment> {
+    input.segments().iter().find(|s| s.vaddr >= START_KERNEL_MAP && s.paddr != u64::MAX)
 }
 
 /// Field number `index` of a utsname, as text.

@@ -35,7 +35,7 @@ pub fn find(kernel: &Kernel, memory: &dyn PhysicalMemory) -> (Vec<Protected>, Ve
     let page = memory.page_size();
     let parts = image_parts(kernel);
     let exact = parts.is_ok();
-    let parts = parts.unwrap_or_else(|_| vec![image_area(kernel)]);
+    let parts = parts.unwrap_or_else(|_| vec![image_extent(kernel)]);
     let mut image = Vec::new();
     let mut tables = Vec::new();
     let complete = kernel.paging.walk_kernel(
@@ -103,6 +103,18 @@ fn image_parts(kernel: &Kernel) -> Result<Vec<Range<u64>>> {
     }
     parts.push(from..end.max(from));
     Ok(parts)
+}
+
+/// The whole kernel image: by its symbols, else by the program header a capture kernel makes for it, else whatever is mapped in
+/// the image area. Its last mapping is of 2 MiB, so that the area can hold memory behind the image that has nothing to do with it.
+fn image_extent(kernel: &Kernel) -> Range<u64> {
+    let area = image_area(kernel);
+    let symbol = |name| kernel.symbols.as_ref().ok()?.get(name, "finding the kernel image").ok();
+    let by_symbols = symbol("_text").zip(symbol("_end")).map(|(start, end)| start..end);
+    let stext = kernel.info.symbol("_stext").ok().flatten();
+    let by_header = kernel.image.clone().filter(|image| stext.is_none_or(|at| image.contains(&at)));
+    let image = by_symbols.or(by_header).map(|image| image.start.0.max(area.start)..image.end.0.min(area.end));
+    image.filter(|image| !image.is_empty()).unwrap_or(area)
 }
 
 fn image_area(kernel: &Kernel) -> Range<u64> {
