@@ -43,6 +43,8 @@ pub struct Plan {
     pub keep: PageSet,
     /// Pages to write first, in this order, each list in pfn order; the rest of `keep` follows. Disjoint.
     pub first: Vec<PageSet>,
+    /// Pages that must not be read, whatever else is true of them.
+    unreadable: PageSet,
     /// A row a class; `excluded_pages` counts what this plan drops of the pages the input has.
     pub classes: Vec<ClassRow>,
     /// What the guard protected.
@@ -88,14 +90,14 @@ impl Plan {
             scan.work();
         });
         let done = scan.done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut plan = done.into_plan(kernel, memory, excluded, &protected, notes);
+        let mut plan = done.into_plan(kernel, memory, excluded, &protected, free.is_some(), notes);
         plan.guard_memmap(kernel, memory);
         plan
     }
 
     /// Memory the page sets occupy, in bytes.
     pub fn memory(&self) -> u64 {
-        self.first.iter().chain([&self.keep]).map(|set| set.memory() as u64).sum()
+        self.first.iter().chain([&self.keep, &self.unreadable]).map(|set| set.memory() as u64).sum()
     }
 
     /// Keeps the pages that hold the `struct page`s of kept pages.
@@ -112,8 +114,10 @@ impl Plan {
             needed.copy_chunk(chunk, &mut bits);
             memory.stored().copy_chunk(chunk, &mut other);
             bits.intersect(&other);
-            self.keep.copy_chunk(chunk, &mut other);
-            bits.subtract(&other);
+            for not_lost in [&self.keep, &self.unreadable] {
+                not_lost.copy_chunk(chunk, &mut other);
+                bits.subtract(&other);
+            }
             lost.push(chunk, &bits);
         }
         let lost = lost.finish();
@@ -196,6 +200,7 @@ struct Chunk {
     slab: PageSet,
     kernel: PageSet,
     essential: PageSet,
+    unreadable: PageSet,
     counts: Counts,
     dropped: Counts,
     saved: Vec<u64>,
@@ -257,6 +262,8 @@ struct Bits {
     /// Whether the input has all RAM pages of the chunk.
     whole: bool,
     drop: ChunkBits,
+    /// Of what is dropped, the pages that must not be read: not even the guard brings them back.
+    unreadable: ChunkBits,
     free: ChunkBits,
     slab: ChunkBits,
     kernel: ChunkBits,
@@ -283,6 +290,9 @@ impl ClassSink for Bits {
             let pages = if self.whole { end - start } else { self.stored.count_in(start, end) };
             self.dropped.add(class, pages);
             self.drop.set(start, end);
+            if ClassSet::UNREADABLE.has(class) {
+                self.unreadable.set(start, end);
+            }
             if self.guarded {
                 self.ranges.push((start, end, class));
             }
@@ -300,7 +310,7 @@ impl Bits {
         memory.ram().copy_chunk(chunk, &mut self.scratch);
         memory.stored().copy_chunk(chunk, &mut self.stored);
         self.whole = self.scratch == self.stored;
-        for bits in [&mut self.drop, &mut self.free, &mut self.slab, &mut self.kernel] {
+        for bits in [&mut self.drop, &mut self.unreadable, &mut self.free, &mut self.slab, &mut self.kernel] {
             bits.clear();
         }
         self.counts = Counts::default();
@@ -326,6 +336,7 @@ impl Bits {
         for kind in protected {
             kind.pages.copy_chunk(chunk, &mut self.scratch);
             self.scratch.intersect(&self.stored);
+            self.scratch.subtract(&self.unreadable);
             if kind.free_inside {
                 self.scratch.subtract(&self.free);
             }
@@ -348,6 +359,7 @@ impl Bits {
             slab: PageSet::of_chunk(chunk, &self.slab),
             kernel: PageSet::of_chunk(chunk, &self.kernel),
             essential: PageSet::of_chunk(chunk, &essential),
+            unreadable: PageSet::of_chunk(chunk, &self.unreadable),
             counts: self.counts,
             dropped: self.dropped,
             saved,
@@ -372,6 +384,7 @@ impl Done {
         let mut slab = PageSetBuilder::default();
         let mut kernel_pages = PageSetBuilder::default();
         let mut essential = PageSetBuilder::default();
+        let mut unreadable = PageSetBuilder::default();
         for (number, chunk) in self.chunks {
             counts.merge(&chunk.counts);
             dropped.merge(&chunk.dropped);
@@ -382,6 +395,7 @@ impl Done {
             slab.append(chunk.slab);
             kernel_pages.append(chunk.kernel);
             essential.append(chunk.essential);
+            unreadable.append(chunk.unreadable);
         }
         if self.unread > 0 {
             notes.push(format!("the struct page of {} page frames could not be read; they are kept", self.unread));
@@ -411,6 +425,7 @@ impl Done {
         Plan {
             keep: keep.finish(),
             first: vec![essential.finish(), slab.finish(), kernel_pages.finish()],
+            unreadable: unreadable.finish(),
             classes,
             guard,
             bytes_in: self.pages * kernel.rules.size() as u64,
