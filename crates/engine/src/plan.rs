@@ -374,6 +374,7 @@ impl Done {
         memory: &dyn PhysicalMemory,
         excluded: ClassSet,
         protected: &[Protected],
+        by_lists: bool,
         mut notes: Vec<String>,
     ) -> Plan {
         self.apply_spills(memory, excluded, protected);
@@ -414,7 +415,10 @@ impl Done {
                 pages: counts.of(*class),
                 excluded: excluded.has(*class),
                 excluded_pages: dropped.of(*class),
-                evidence: evidence.iter().find(|e| e.0 == *class).and_then(|e| e.1.clone()),
+                evidence: match evidence.iter().find(|e| e.0 == *class).and_then(|e| e.1.clone()) {
+                    None if *class == PageClass::Free && by_lists => Some("the free lists of all zones".to_owned()),
+                    told => told,
+                },
             })
             .collect();
         let guard = protected
