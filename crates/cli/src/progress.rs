@@ -108,10 +108,11 @@ mod bar {
 
     use super::{Finish, name, tell};
     use coresift_engine::{Event, Observer, Stage};
-    use indicatif::{ProgressBar, ProgressStyle};
+    use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+    use std::fmt::Write;
     use std::sync::{Mutex, PoisonError};
 
-    const TEMPLATE: &str = "{msg} [{bar:36}] {percent:>3} %  {per_sec}  {eta} left";
+    const TEMPLATE: &str = "{msg} [{bar:36}] {percent:>3} %  {rate} pages/s  {eta} left";
 
     #[derive(Default)]
     pub(super) struct Bar(Mutex<Option<(Stage, ProgressBar)>>);
@@ -124,14 +125,16 @@ mod bar {
 
     fn start(stage: Stage, total: u64) -> ProgressBar {
         let style = ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        ProgressBar::new(total).with_style(style.progress_chars("=> ")).with_message(name(stage))
+        let rate = |state: &ProgressState, out: &mut dyn Write| {
+            let _infallible = out.write_str(&super::count(state.per_sec() as u64));
+        };
+        ProgressBar::new(total).with_style(style.progress_chars("=> ").with_key("rate", rate)).with_message(name(stage))
     }
 
     impl Observer for Bar {
         fn progress(&self, stage: Stage, done: u64, total: u64) {
             self.with(|shown| {
-                if let Some((other, bar)) = shown.as_ref().filter(|(other, _)| *other != stage) {
-                    let _ended: &Stage = other;
+                if let Some((_, bar)) = shown.as_ref().filter(|(other, _)| *other != stage) {
                     bar.finish_and_clear();
                     *shown = None;
                 }

@@ -6,13 +6,21 @@ use std::fmt::Write;
 
 /// The report as text.
 pub fn text(report: &Report) -> String {
-    let mut out = crate::makedumpfile::report::lines(report);
-    for section in [amounts, classes, guard, checks, unreadable, notes] {
-        let body = section(report);
-        if !body.is_empty() {
-            out.push('\n');
-            out.push_str(&body);
-        }
+    sections(crate::makedumpfile::report::lines(report), &[amounts, classes, guard, checks, unreadable, notes], report)
+}
+
+/// How the page classes were told, what was protected, and how the counts compare.
+pub fn evidence(report: &Report) -> String {
+    sections(String::new(), &[classes, guard, checks], report)
+}
+
+type Section = fn(&Report) -> String;
+
+/// `out` and the sections that have something to say, with a blank line before each.
+fn sections(mut out: String, sections: &[Section], report: &Report) -> String {
+    for body in sections.iter().map(|section| section(report)).filter(|body| !body.is_empty()) {
+        out.push('\n');
+        out.push_str(&body);
     }
     out
 }

@@ -22,7 +22,7 @@ fn without_options_level_31_and_zstd_are_used() {
     let place = Place::new();
     let ended = place.run("dump vmcore out");
     assert_eq!(ended.code, Some(0), "{}", ended.err);
-    for line in ["Original pages  : 0x0000000000000100", "Page classes of 6.12", "Memory: "] {
+    for line in ["Original pages  : 0x0000000000000180", "Page classes of 6.12", "Memory: "] {
         assert!(ended.out.lines().any(|l| l.starts_with(line)), "{line} is not in {}", ended.out);
     }
     let info = place.info("out");
@@ -60,7 +60,7 @@ fn the_report_as_json_is_all_that_stdout_gets() {
     assert_eq!(ended.err, "");
     assert_eq!(report["complete"], true);
     assert_eq!(report["compression"], "zlib:9");
-    assert_eq!(report["ram_pages"], 256);
+    assert_eq!(report["ram_pages"], 384);
     assert_eq!(report["memory_budget"], 256 << 20);
     let truth = image().truth;
     for class in report["classes"].as_array().unwrap() {

@@ -37,6 +37,7 @@ pub fn create(line: &CommandLine, input: &Path, output: &Path, messages: &Messag
     progress.end();
     match result {
         Ok(done) => {
+            messages.raw(Class::Debug, &crate::report::evidence(&done));
             messages.raw(Class::Report, &format!("{}\n{}\n", report::steps(&done), report::lines(&done)));
             tell_checks(&done, messages);
             if !done.complete {
