@@ -1,8 +1,8 @@
 //! What a crash dump file holds: containers, page sets and page codecs. Knows no Linux.
 //!
 //! ```text
-//! file or /proc/vmcore ─ source ─> bytes ─ detect ─> elf | kdump | flattened(kdump | elf)
-//!                                                       └──> PhysicalMemory { ram, stored, view } + notes
+//! file or /proc/vmcore ─ bytes, window ─ detect ─> elf | kdump | flattened(kdump | elf)
+//!                                                    └─ input ─> PhysicalMemory { ram, stored, view } + notes
 //! pages ─ codec ─> stored pages ─ kdump::layout ─> header, sub header, bitmaps, descriptors, data
 //! ```
 

@@ -9,7 +9,8 @@
 //!                page data                        read.rs (codecs: crate::codec)
 //! ```
 //!
-//! File offsets and ABI are told in `file.rs` and `detect.rs`. Where each region begins is computed in `layout.rs`, for writers and readers alike.
+//! A reader (`file.rs`) finds every region through the header fields, whose ABI and byte order `detect.rs` tells from
+//! their values. `layout.rs` says where a writer puts them.
 
 mod bitmap;
 mod desc;

@@ -195,6 +195,10 @@ fn pages_beyond_the_end_of_the_file_exist_but_are_lost() {
     file.truncate(file.len() - 0x1800);
     let len = file.len() as u64;
     let input = open(file);
+    match input.problems() {
+        [FormatError::CutShort { offset, end, .. }] => assert_eq!((*offset, *end), (len, len + 0x1800)),
+        other => panic!("{other:?}"),
+    }
     let core = input.as_elf().unwrap();
     assert_eq!(pages(core.ram()), [1, 2, 0x100, 0x101, 0x102, 0x103]);
     assert_eq!(pages(core.stored()), [1, 2, 0x100, 0x101]);
