@@ -193,10 +193,22 @@ fn options_without_effect_are_accepted_and_told() {
 #[test]
 fn what_is_not_built_yet_is_refused_before_the_output_is_touched() {
     let place = Place::new();
-    let ended = place.makedumpfile("-E -x vmlinux vmcore out");
+    let ended = place.makedumpfile("--split --config conf -x vmlinux vmcore out out2");
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), FAILED));
     assert_eq!(ended.err.lines().count(), 2, "{}", ended.err);
     assert!(!place.has("out"));
+}
+
+#[test]
+fn an_option_the_dump_is_good_without_is_told_and_the_dump_made() {
+    for option in ["-E", "-x vmlinux", "-i file", "-e --work-dir /tmp", "-L 10G", "--extension e.so"] {
+        let place = Place::new();
+        let ended = place.makedumpfile(&format!("{option} -d 31 vmcore out"));
+        saved(&ended);
+        let letter = option.split(' ').next().unwrap();
+        assert!(ended.err.contains(&format!("note: {letter} has no effect: ")), "{option}: {}", ended.err);
+        assert!(place.has("out"));
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub enum Opt {
 pub enum Support {
     /// What makedumpfile does.
     Works,
-    /// Accepted; there is nothing for it to change, for the reason given.
+    /// Accepted and told: the dump is as good without it, for the reason given. A configured machine must never save nothing.
     NoEffect(&'static str),
     /// Accepted by the parameter check, refused by a run: what is not built, and what to do instead.
     Missing(&'static str, &'static str),
@@ -96,8 +96,10 @@ const fn long(opt: Opt, name: &'static str, value: Option<&'static str>, support
     Row { opt, short: None, long: Some(name), value, support, help }
 }
 
-const INSTEAD_KDUMP: &str = "leave the option out and write a kdump-compressed file, which crash and drgn open";
-const INSTEAD_NOTE: &str = "leave it out: a dump that carries VMCOREINFO (all since Linux 2.6.24) needs no such file";
+const KDUMP_INSTEAD: &str =
+    "ELF files are not written yet; a kdump-compressed file is, which crash, drgn and libkdumpfile read";
+const NO_DEBUG_INFO: &str =
+    "debug information is not read yet, nor needed where the dump carries VMCOREINFO (all since Linux 2.6.24)";
 const INSTEAD_MAKEDUMPFILE: &str = "use makedumpfile for this step";
 const ERASE: &str = "erasing data from the dump";
 const INSTEAD_ERASE: &str = "use makedumpfile; a dump that still holds the data is not made";
@@ -156,7 +158,7 @@ pub const ROWS: &[Row] = &[
         NoEffect("nothing is split without --split"),
         "granularity of --split",
     ),
-    short(Opt::Elf, 'E', None, Missing("writing ELF files", INSTEAD_KDUMP), "write an ELF file"),
+    short(Opt::Elf, 'E', None, NoEffect(KDUMP_INSTEAD), "write an ELF file"),
     short(
         Opt::Flatten,
         'F',
@@ -178,7 +180,7 @@ pub const ROWS: &[Row] = &[
         Opt::SizeLimit,
         'L',
         Some("SIZE"),
-        Missing("a limit of the output size", "leave it out, or use a higher dump level"),
+        NoEffect("no limit is kept yet; a target that fills up still ends as a readable dump"),
         "write at most SIZE bytes (K, M, G, T, P, E)",
     ),
     long(
@@ -199,14 +201,14 @@ pub const ROWS: &[Row] = &[
         Opt::Vmlinux,
         'x',
         Some("VMLINUX"),
-        Missing("reading debug information", INSTEAD_NOTE),
+        NoEffect(NO_DEBUG_INFO),
         "kernel with debug information",
     ),
     short(
         Opt::ReadVmcoreinfo,
         'i',
         Some("FILE"),
-        Missing("a VMCOREINFO file", INSTEAD_NOTE),
+        NoEffect(NO_DEBUG_INFO),
         "VMCOREINFO text made with -g",
     ),
     short(
@@ -220,7 +222,7 @@ pub const ROWS: &[Row] = &[
         Opt::ExcludeUnusedVmemmap,
         'e',
         None,
-        Missing("leaving out unused vmemmap pages", "leave the option out: the dump is larger by that"),
+        NoEffect("unused vmemmap pages are kept; the dump is larger by that"),
         "leave out vmemmap pages that describe no kept page (needs --work-dir)",
     ),
     long(
@@ -263,7 +265,7 @@ pub const ROWS: &[Row] = &[
         Opt::Extension,
         "extension",
         Some("LIBRARY"),
-        Missing("filter extensions", "leave it out: the dump then holds what the extension would leave out"),
+        NoEffect("extensions are not loaded; the dump holds what they would leave out"),
         "load a filter extension; may be repeated",
     ),
     short(Opt::ExcludeXenDomains, 'X', None, Missing(XEN, INSTEAD_MAKEDUMPFILE), "leave out the pages of Xen guests"),
