@@ -1,0 +1,7 @@
+//! Whole runs on machines made of text: an image of known pages in, a dump out, every page of it compared.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod common;
+mod reader;
+
+mod classes;
