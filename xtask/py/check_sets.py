@@ -12,7 +12,7 @@ import struct
 import sys
 
 from kdumpfile import KVADDR, Dump, KdumpError
-from source import ElfCore
+from source import open_source
 
 SECTION_SHIFT, PAGE_SHIFT = 27, 12
 """x86-64: SECTION_SIZE_BITS, PAGE_SHIFT."""
@@ -24,8 +24,8 @@ TYPES = {0xF0: "buddy", 0xF1: "offline", 0xF2: "table", 0xF3: "guard", 0xF4: "hu
 class Memmap:
     """The struct pages of a dump, by page frame number."""
 
-    def __init__(self, path):
-        self.info = ElfCore(path).vmcoreinfo()
+    def __init__(self, path, info):
+        self.info = info
         self.dump = Dump(path)
         self.dump.set_string("addrxlat.ostype", "linux")
         self.size = self.number("SIZE(page)")
@@ -151,7 +151,8 @@ def main():
     parser.add_argument("core")
     parser.add_argument("--vmlinux")
     options = parser.parse_args()
-    memmap, source = Memmap(options.core), ElfCore(options.core)
+    source = open_source(options.core)
+    memmap = Memmap(options.core, source.vmcoreinfo())
     memmap.flag_names = flag_names(memmap, options.core, options.vmlinux)
     groups = collections.defaultdict(list)
     for line in sys.stdin:

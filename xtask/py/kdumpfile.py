@@ -40,6 +40,7 @@ def _library():
     lib.kdump_set_attr.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Attr)]
     lib.kdump_read.argtypes = [
         ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)]
+    lib.kdump_vmcoreinfo_raw.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]
     for find in (lib.kdump_bmp_find_set, lib.kdump_bmp_find_clear):
         find.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)]
     return lib
@@ -104,6 +105,18 @@ class Dump:
             return None
         self._check(status)
         return self._buffer.raw
+
+    def vmcoreinfo(self):
+        """The VMCOREINFO text as a dictionary."""
+        self.set_string("addrxlat.ostype", "linux")
+        lines = ctypes.c_void_p()
+        self._check(self.lib.kdump_vmcoreinfo_raw(self.context, ctypes.byref(lines)))
+        text = ctypes.string_at(lines).decode(errors="replace")
+        return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+    def in_image(self, _pfn):
+        """A kdump file does not tell."""
+        return False
 
     def stored(self):
         """The page frames the file holds, as (first, end), ascending."""

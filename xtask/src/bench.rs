@@ -40,7 +40,7 @@ const TARGETS: &[&str] = &["tmpfs", "null", "disk"];
 /// A program is missing, the core cannot be read, or the record not written.
 pub fn run(arguments: &[String]) -> Result<ExitCode> {
     let plan = plan(arguments)?;
-    let (ours, theirs) = (peers::coresift()?, peers::program("makedumpfile")?);
+    let (ours, theirs) = (peers::coresift(true)?, peers::program("makedumpfile")?);
     let tmpfs = tempfile::Builder::new()
         .prefix("coresift-bench")
         .tempdir_in("/dev/shm")

@@ -12,7 +12,7 @@ use crate::{audit, peers, shell};
 use anyhow::{Context, Result, bail, ensure};
 use std::cell::OnceCell;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
@@ -52,6 +52,8 @@ const STEPS: &[Step] = &[
     Step { name: "peers", run: |_| peers() },
     Step { name: "unit, property and snapshot tests", run: |_| tests() },
     Step { name: "doc tests", run: |_| count(cargo_command(&["test", "--workspace", "--doc", "--locked"])) },
+    Step { name: "bundled dump: filtered with every codec, every page through libkdumpfile", run: |_| bundled_pages() },
+    Step { name: "bundled dump: the pages that makedumpfile keeps", run: |_| bundled_sets() },
     Step { name: "a real kernel, crashed and dumped in its capture kernel", run: crash },
     Step { name: "real kernel: every kept page through libkdumpfile", run: |s| on_crash(s, "python", check_pages) },
     Step { name: "real kernel: the pages that makedumpfile keeps", run: |s| on_crash(s, "makedumpfile", check_set) },
@@ -212,6 +214,52 @@ fn summary(line: &str) -> Option<Counts> {
     Some(Counts { passed: number("passed"), failed, skipped: number("skipped") + number("ignored") })
 }
 
+/// The dumps that the lab made for the repository.
+fn bundled() -> Result<Vec<PathBuf>> {
+    let folder = shell::workspace().join("fixtures");
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut dumps: Vec<PathBuf> =
+        entries.flatten().map(|e| e.path()).filter(|p| p.extension() == Some("kdump".as_ref())).collect();
+    dumps.sort();
+    ensure!(!dumps.is_empty(), "{} holds no dump; `cargo xtask lab {KERNEL} --fixture` makes it", folder.display());
+    Ok(dumps)
+}
+
+/// Level 31 is where the most is decided, level 0 where the most is copied.
+fn bundled_pages() -> Result<Counts> {
+    let (ours, dumps) = (peers::coresift(false)?, bundled()?);
+    skip_without("python")?;
+    let folder = tempfile::tempdir_in(shell::target_dir())?;
+    let mut counts = Counts::default();
+    for dump in &dumps {
+        for (codec, level) in ["none", "zlib", "lzo", "snappy", "zstd"].into_iter().flat_map(|c| [(c, "31"), (c, "0")])
+        {
+            let out = folder.path().join(format!("{codec}-{level}"));
+            let mut command = Command::new(&ours);
+            shell::capture(command.args(["dump", "-d", level, "--compress", codec]).args([dump, &out]))?;
+            ensure!(check::pages(dump, &out)?, "{codec} at level {level}: see above");
+            counts.passed += 1;
+            std::fs::remove_file(out)?;
+        }
+    }
+    Ok(counts)
+}
+
+fn bundled_sets() -> Result<Counts> {
+    let (ours, dumps) = (peers::coresift(false)?, bundled()?);
+    skip_without("makedumpfile")?;
+    for dump in &dumps {
+        ensure!(check::sets(&ours, dump, &[1, 2, 4, 8, 16, 31], None)?, "they differ; see above");
+    }
+    Ok(ONE)
+}
+
+/// [`Skipped`] where a peer is not there.
+fn skip_without(peer: &str) -> Result<()> {
+    peers::program(peer).map_err(|e| Skipped(format!("{e:#}")))?;
+    Ok(())
+}
+
 /// Crashes a kernel and lets our program dump it.
 fn crash(shared: &Shared) -> Result<Counts> {
     let mut options = lab::Options::new(KERNEL);
@@ -240,7 +288,7 @@ fn on_crash(shared: &Shared, needs: &str, check: fn(&Files<'_>) -> Result<bool>)
     let Some(outcome) = shared.crash.get() else {
         return Err(Skipped("no kernel was crashed and dumped".into()).into());
     };
-    peers::program(needs).map_err(|e| Skipped(format!("{e:#}")))?;
+    skip_without(needs)?;
     let (Some(raw), Some(dump), Some(vmlinux)) = (&outcome.vmcore, &outcome.dump, &outcome.vmlinux) else {
         bail!("the lab left no raw core, dump or vmlinux");
     };
@@ -253,7 +301,12 @@ fn check_pages(files: &Files<'_>) -> Result<bool> {
 }
 
 fn check_set(files: &Files<'_>) -> Result<bool> {
-    check::sets(files.raw, &[31], Some(files.vmlinux).filter(|_| peers::program("python").is_ok()))
+    check::sets(
+        &peers::coresift(false)?,
+        files.raw,
+        &[31],
+        Some(files.vmlinux).filter(|_| peers::program("python").is_ok()),
+    )
 }
 
 fn check_crash(files: &Files<'_>) -> Result<bool> {

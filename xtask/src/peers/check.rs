@@ -44,7 +44,7 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
                 }
             }
             let levels = levels.split(',').map(str::parse).collect::<Result<Vec<u8>, _>>().context("--levels")?;
-            sets(Path::new(core), &levels, vmlinux)?
+            sets(&super::coresift(true)?, Path::new(core), &levels, vmlinux)?
         }
         ["crash", raw, dump, vmlinux] => crash(Path::new(raw), Path::new(dump), Path::new(vmlinux))?,
         ["drgn", raw, dump, vmlinux] => drgn(Path::new(raw), Path::new(dump), Path::new(vmlinux))?,
@@ -66,13 +66,13 @@ pub fn pages(core: &Path, dump: &Path) -> Result<bool> {
     Ok(status.success())
 }
 
-/// Whether our program and makedumpfile keep the same pages of `core` at each of `levels`, those aside that our guard keeps.
+/// Whether our program `ours` and makedumpfile keep the same pages of `core` at each of `levels`, those aside that our guard keeps.
 /// Differing pages are printed in groups, with what their struct pages say; flag names beyond VMCOREINFO's come from `vmlinux`.
 ///
 /// # Errors
 /// One of the two programs is missing or fails.
-pub fn sets(core: &Path, levels: &[u8], vmlinux: Option<&Path>) -> Result<bool> {
-    let (ours, makedumpfile) = (super::coresift()?, super::program("makedumpfile")?);
+pub fn sets(ours: &Path, core: &Path, levels: &[u8], vmlinux: Option<&Path>) -> Result<bool> {
+    let makedumpfile = super::program("makedumpfile")?;
     let folder = tempfile::tempdir_in(shell::target_dir())?;
     let readable = super::core_for_makedumpfile(core, folder.path())?;
     println!("{}: kept pages of {} and of coresift", core.display(), super::version(&makedumpfile, "-v"));
@@ -85,7 +85,7 @@ pub fn sets(core: &Path, levels: &[u8], vmlinux: Option<&Path>) -> Result<bool> 
                 .args(["-l", "-f", "--message-level", "5", "-d", &d])
                 .args([&readable, &theirs_path]),
         )?;
-        let mut dump = Command::new(&ours);
+        let mut dump = Command::new(ours);
         let json = shell::capture(
             dump.args(["dump", "-f", "--json", "--compress", "lzo", "-d", &d]).args([core, &ours_path]),
         )?;

@@ -49,14 +49,15 @@ pub fn python(script: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Our own program, a release build.
+/// Our own program, built as the tests build it, or for speed.
 ///
 /// # Errors
 /// It does not build.
-pub fn coresift() -> Result<PathBuf> {
+pub fn coresift(release: bool) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    shell::run(cargo.args(["build", "--quiet", "--release", "--package", "coresift"]).current_dir(shell::workspace()))?;
-    Ok(shell::target_dir().join("release/coresift"))
+    cargo.args(["build", "--quiet", "--package", "coresift"]).args(release.then_some("--release"));
+    shell::run(cargo.current_dir(shell::workspace()))?;
+    Ok(shell::target_dir().join(if release { "release" } else { "debug" }).join("coresift"))
 }
 
 /// The first line `program ARGUMENT` prints that holds a digit: its version.
