@@ -212,7 +212,9 @@ impl Source {
 fn missing_pages(input: &Input) -> Option<String> {
     let cut = input.as_elf().map_or(0, |elf| elf.beyond_end().len());
     if cut > 0 {
-        Some(format!("the input ends early: {cut} pages lie beyond its end and are missing; get a whole copy if there is one"))
+        Some(format!(
+            "the input ends early: {cut} pages lie beyond its end and are missing; get a whole copy if there is one"
+        ))
     } else if input.truncated().is_some() {
         Some("the input is a flattened stream that was cut short; what it lost is missing".to_owned())
     } else {
