@@ -50,9 +50,18 @@ const MAX_LOST: usize = 4096;
 struct Batch {
     runs: Vec<Run>,
     pages: Vec<Stored>,
+    /// Room for all pages of a batch, of which the first `used` bytes are filled. Never shrunk: clearing it for each page cost 2 %
+    /// of a run with snappy.
     data: Vec<u8>,
+    used: usize,
     lost: Vec<(Pfn, String)>,
     bytes_in: u64,
+}
+
+impl Batch {
+    fn stored(&self) -> &[u8] {
+        self.data.get(..self.used).unwrap_or_default()
+    }
 }
 
 struct Ring<'w, 'o> {
@@ -174,7 +183,7 @@ impl<'a, 'w> Pipeline<'a, 'w> {
             ring.slots.pop_front();
             ring.head += 1;
             drop(ring);
-            let result = writer.batch(&batch.runs, &batch.pages, &batch.data);
+            let result = writer.batch(&batch.runs, &batch.pages, batch.stored());
             ring = self.lock();
             ring.account(&batch, result);
             ring.spare.push(batch);
@@ -244,43 +253,50 @@ impl<'a> Worker<'a> {
     /// Reads the pages of the batch's runs and stores them in its data.
     fn fill(&mut self, batch: &mut Batch) {
         batch.pages.clear();
-        batch.data.clear();
+        batch.used = 0;
         batch.lost.clear();
         batch.bytes_in = 0;
         let size = self.page.bytes();
+        let pages: usize = batch.runs.iter().map(|run| run.pages as usize).sum();
+        let room = pages * size + self.compressor.max_output();
+        if batch.data.len() < room {
+            batch.data.resize(room, 0);
+        }
         for run in &batch.runs {
             let len = run.pages as usize * size;
             batch.bytes_in += len as u64;
-            self.input.resize(len, 0);
-            let whole = self.view.read(run.start.addr(self.page), &mut self.input).is_ok();
-            for (pfn, bytes) in (run.start.0..).map(Pfn).zip(self.input.chunks_exact_mut(size)) {
-                if !whole && let Err(e) = self.view.read(pfn.addr(self.page), bytes) {
+            if self.input.len() < len {
+                self.input.resize(len, 0);
+            }
+            let input = self.input.get_mut(..len).unwrap_or_default();
+            let whole = self.view.read(run.start.addr(self.page), input).is_ok();
+            for (pfn, bytes) in (run.start.0..).map(Pfn).zip(input.chunks_exact_mut(size)) {
+                let stored = if !whole && let Err(e) = self.view.read(pfn.addr(self.page), bytes) {
                     batch.lost.push((pfn, e.to_string()));
-                    batch.pages.push(Stored::Lost);
-                    continue;
+                    Stored::Lost
+                } else if is_zero(bytes) {
+                    Stored::Zero
+                } else {
+                    store(bytes, &mut self.compressor, self.flags, batch.data.get_mut(batch.used..).unwrap_or_default())
+                };
+                if let Stored::Data { size, .. } = stored {
+                    batch.used += size as usize;
                 }
-                batch.pages.push(store(bytes, &mut self.compressor, self.flags, &mut batch.data));
+                batch.pages.push(stored);
             }
         }
     }
 }
 
-/// Appends the page `bytes` to `data`, in its shortest form.
-fn store(bytes: &[u8], compressor: &mut Compressor, flags: u32, data: &mut Vec<u8>) -> Stored {
-    if is_zero(bytes) {
-        return Stored::Zero;
+/// Puts the page `bytes`, which is not zero, to the front of `room` in its shortest form. There is room for it as it is, and for
+/// what the codec needs.
+fn store(bytes: &[u8], compressor: &mut Compressor, flags: u32, room: &mut [u8]) -> Stored {
+    if let Some(n) = compressor.compress(bytes, room) {
+        return Stored::Data { size: n as u32, flags };
     }
-    let start = data.len();
-    let room = compressor.max_output();
-    if room > 0 {
-        data.resize(start + room, 0);
-        if let Some(n) = data.get_mut(start..).and_then(|out| compressor.compress(bytes, out)) {
-            data.truncate(start + n);
-            return Stored::Data { size: n as u32, flags };
-        }
-        data.truncate(start);
+    if let Some(raw) = room.get_mut(..bytes.len()) {
+        raw.copy_from_slice(bytes);
     }
-    data.extend_from_slice(bytes);
     Stored::Data { size: bytes.len() as u32, flags: 0 }
 }
 
