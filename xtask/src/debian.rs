@@ -149,10 +149,25 @@ impl Apt {
         fs::write(dir.join("apt.conf"), conf)?;
         let apt = Self { dir };
         if !apt.dir.join("updated").exists() {
-            shell::capture(apt.command("apt-get").args(["update", "-qq"]))?;
-            fs::write(apt.dir.join("updated"), "")?;
+            apt.update()?;
         }
         Ok(apt)
+    }
+
+    fn update(&self) -> Result<()> {
+        // Without the option a mirror that does not answer is no more than a warning.
+        shell::capture(self.command("apt-get").args(["update", "-qq", "-o", "APT::Update::Error-Mode=any"]))?;
+        Ok(fs::write(self.dir.join("updated"), "")?)
+    }
+
+    /// Runs a download; once more with new lists where it fails, for a mirror drops old versions.
+    fn download(&self, command: &mut Command) -> Result<()> {
+        command.args(["-o", "Acquire::http::Timeout=30"]);
+        if shell::capture(command).is_err() {
+            self.update()?;
+            shell::capture(command)?;
+        }
+        Ok(())
     }
 
     fn command(&self, program: &str) -> Command {
@@ -185,7 +200,7 @@ impl Apt {
         {
             install.args(["-o", &option]);
         }
-        shell::capture(install.args(["-o", "Acquire::http::Timeout=30", package]))?;
+        self.download(install.arg(package))?;
         for file in
             fs::read_dir(&cache)?.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "deb"))
         {
@@ -200,7 +215,7 @@ impl Apt {
         let download = self.dir.join("download");
         let _ = fs::remove_dir_all(&download);
         fs::create_dir_all(&download)?;
-        shell::capture(self.command("apt-get").args(["download", "-qq", package]).current_dir(&download))?;
+        self.download(self.command("apt-get").args(["download", "-qq", package]).current_dir(&download))?;
         let file = fs::read_dir(&download)?.next().with_context(|| format!("apt-get downloaded no {package}"))??;
         unpack(&file.path(), into)?;
         fs::remove_dir_all(&download)?;
