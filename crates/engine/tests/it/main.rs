@@ -5,3 +5,6 @@ mod common;
 mod reader;
 
 mod classes;
+mod cut_short;
+mod target;
+mod threads;
