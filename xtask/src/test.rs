@@ -51,7 +51,7 @@ const STEPS: &[Step] = &[
     Step { name: "licences", run: |_| licences() },
     Step { name: "peers", run: |_| peers() },
     Step { name: "unit, property and snapshot tests", run: |_| tests() },
-    Step { name: "doc tests", run: |_| count(cargo_command(&["test", "--workspace", "--doc", "--locked"])) },
+    Step { name: "doc tests", run: |_| count(cargo_command(&["test", "--workspace", "--doc", "--locked"]), LIBTEST) },
     Step { name: "bundled dump: filtered with every codec, every page through libkdumpfile", run: |_| bundled_pages() },
     Step { name: "bundled dump: the pages that makedumpfile keeps", run: |_| bundled_sets() },
     Step { name: "a real kernel, crashed and dumped in its capture kernel", run: crash },
@@ -156,16 +156,20 @@ fn peers() -> Result<Counts> {
 }
 
 fn tests() -> Result<Counts> {
-    let nextest = shell::find_program("cargo-nextest").is_some();
-    count(if nextest {
-        cargo_command(&["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--status-level", "fail"])
+    if shell::find_program("cargo-nextest").is_some() {
+        let arguments = ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--status-level", "fail"];
+        count(cargo_command(&arguments), NEXTEST)
     } else {
-        cargo_command(&["test", "--workspace", "--all-targets", "--locked", "--no-fail-fast"])
-    })
+        count(cargo_command(&["test", "--workspace", "--all-targets", "--locked", "--no-fail-fast"]), LIBTEST)
+    }
 }
 
+/// How the summary line of a runner begins. nextest repeats the lines of the standard runner for each failed test.
+const NEXTEST: &str = "Summary [";
+const LIBTEST: &str = "test result:";
+
 /// Runs a test runner, shows what it prints, and adds up its summary lines.
-fn count(mut command: Command) -> Result<Counts> {
+fn count(mut command: Command, runner: &str) -> Result<Counts> {
     let (reader, writer) = std::io::pipe()?;
     let mut child = command
         .stdin(Stdio::null())
@@ -175,7 +179,7 @@ fn count(mut command: Command) -> Result<Counts> {
         .with_context(|| format!("cannot start {}", shell::line(&command)))?;
     // The command holds the writing ends of the pipe, and with them the end of the output back.
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let counts = count_summaries(reader);
+    let counts = count_summaries(reader, runner);
     let status = child.wait()?;
     if !status.success() && counts.failed == 0 {
         bail!("{}: {status}", shell::line(&command));
@@ -183,12 +187,12 @@ fn count(mut command: Command) -> Result<Counts> {
     Ok(counts)
 }
 
-fn count_summaries(output: impl Read) -> Counts {
+fn count_summaries(output: impl Read, runner: &str) -> Counts {
     let mut sum = Counts::default();
     for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line).into_owned();
         println!("{line}");
-        if let Some(counts) = summary(&line) {
+        if let Some(counts) = line.trim_start().strip_prefix(runner).map(summary) {
             sum.passed += counts.passed;
             sum.failed += counts.failed;
             sum.skipped += counts.skipped;
@@ -197,21 +201,16 @@ fn count_summaries(output: impl Read) -> Counts {
     sum
 }
 
-/// The counts of a summary line of nextest (`N tests run: N passed, N failed, N skipped`, with other words between) or of the
-/// standard runner (`test result: ok. N passed; N failed; N ignored; ...`).
-fn summary(line: &str) -> Option<Counts> {
-    let rest = line
-        .split_once("tests run:")
-        .or_else(|| line.split_once("test run:"))
-        .or_else(|| line.split_once("test result:"))?
-        .1;
+/// The counts of a summary line: `N tests run: N passed, N failed, N skipped`, with other words between (nextest), or
+/// `ok. N passed; N failed; N ignored; ...`.
+fn summary(line: &str) -> Counts {
     let number = |word: &str| -> u64 {
-        let words: Vec<&str> = rest.split([' ', ',', ';', '.', '(', ')']).filter(|w| !w.is_empty()).collect();
+        let words: Vec<&str> = line.split([' ', ',', ';', '.', '(', ')']).filter(|w| !w.is_empty()).collect();
         words.windows(2).filter(|pair| pair[1] == word).filter_map(|pair| pair[0].parse::<u64>().ok()).sum()
     };
     // A test that ran out of time or crashed its process is listed apart by nextest.
     let failed = number("failed") + number("timed") + number("exec");
-    Some(Counts { passed: number("passed"), failed, skipped: number("skipped") + number("ignored") })
+    Counts { passed: number("passed"), failed, skipped: number("skipped") + number("ignored") }
 }
 
 /// The dumps that the lab made for the repository.
@@ -323,24 +322,25 @@ mod tests {
 
     #[test]
     fn summaries_of_both_runners_are_counted_and_other_lines_are_not() {
-        let counts = |passed, failed, skipped| Some(Counts { passed, failed, skipped });
-        for (line, expected) in [
-            ("     Summary [   0.005s] 8 tests run: 8 passed, 0 skipped", counts(8, 0, 0)),
+        let of = |passed, failed, skipped| Counts { passed, failed, skipped };
+        for (runner, lines, expected) in [
+            (NEXTEST, "     Summary [   0.005s] 8 tests run: 8 passed, 0 skipped", of(8, 0, 0)),
+            (NEXTEST, "     Summary [   0.1s] 1 test run: 1 passed, 0 skipped", of(1, 0, 0)),
             (
-                "     Summary [   1.5s] 9/10 tests run: 6 passed (1 slow, 2 flaky), 2 failed, 1 timed out, 3 skipped",
-                counts(6, 3, 3),
+                NEXTEST,
+                "    test result: FAILED. 0 passed; 1 failed; 0 ignored\n     Summary [   1.5s] 9/10 tests run: \
+                 6 passed (1 slow, 2 flaky), 2 failed, 1 timed out, 3 skipped",
+                of(6, 3, 3),
             ),
-            ("     Summary [   0.1s] 1 test run: 1 passed, 0 skipped", counts(1, 0, 0)),
+            (LIBTEST, "test result: ok. 7 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out", of(7, 0, 2)),
             (
-                "test result: ok. 7 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.01s",
-                counts(7, 0, 2),
+                LIBTEST,
+                "test result: ok. 7 passed; 0 failed\nnoise\ntest result: FAILED. 1 passed; 1 failed",
+                of(8, 1, 0),
             ),
-            ("test result: FAILED. 7 passed; 1 failed; 0 ignored; 0 measured", counts(7, 1, 0)),
-            ("test codec::zlib ... ok", None),
+            (LIBTEST, "test codec::zlib ... ok", of(0, 0, 0)),
         ] {
-            assert_eq!(summary(line), expected, "{line}");
+            assert_eq!(count_summaries(lines.as_bytes(), runner), expected, "{lines}");
         }
-        let both = "test result: ok. 7 passed; 0 failed; 2 ignored\nnoise\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n";
-        assert_eq!(count_summaries(both.as_bytes()), Counts { passed: 8, failed: 1, skipped: 2 });
     }
 }
