@@ -172,6 +172,7 @@ const LIBTEST: &str = "test result:";
 fn count(mut command: Command, runner: &str) -> Result<Counts> {
     let (reader, writer) = std::io::pipe()?;
     let mut child = command
+        .env("CARGO_TERM_COLOR", "never")
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
         .stderr(writer)
