@@ -64,7 +64,12 @@ pub fn coresift(release: bool) -> Result<PathBuf> {
 pub fn version(program: &Path, argument: &str) -> String {
     let Ok(out) = shell::output(Command::new(program).arg(argument)) else { return "does not start".into() };
     let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    text.lines().find(|l| l.contains(|c: char| c.is_ascii_digit())).unwrap_or("no version").trim().trim_end_matches(',').into()
+    text.lines()
+        .find(|l| l.contains(|c: char| c.is_ascii_digit()))
+        .unwrap_or("no version")
+        .trim()
+        .trim_end_matches(',')
+        .into()
 }
 
 /// A core that makedumpfile can read: `core` itself, or a copy in `folder` whose program headers follow the ELF header.
