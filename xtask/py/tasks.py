@@ -1,10 +1,14 @@
-"""tasks.py CORE VMLINUX: the tasks of a dump as drgn sees them, and where each one is blocked, a line each."""
+"""tasks.py CORE VMLINUX: the tasks of a dump as drgn sees them, and where in the kernel each one is, a line each."""
 
+import itertools
 import sys
 
 import drgn
 from drgn.helpers.linux.pid import for_each_task
 from drgn.helpers.linux.sched import task_cpu, task_state_to_char
+
+KERNEL = 1 << 63
+"""Kernel addresses begin here; frames below are user memory, which a dump need not have."""
 
 
 def main(core, vmlinux):
@@ -13,7 +17,8 @@ def main(core, vmlinux):
     program.load_debug_info([vmlinux])
     for task in for_each_task(program):
         try:
-            frames = " ".join(frame.name or hex(frame.pc) for frame in program.stack_trace(task))
+            trace = itertools.takewhile(lambda frame: frame.pc >= KERNEL, program.stack_trace(task))
+            frames = " ".join(frame.name or hex(frame.pc) for frame in trace)
         except (ValueError, LookupError, drgn.FaultError) as error:
             frames = f"no stack trace: {error}"
         comm = task.comm.string_().decode(errors="replace")
