@@ -262,28 +262,63 @@ impl<'a> Worker<'a> {
         if batch.data.len() < room {
             batch.data.resize(room, 0);
         }
-        for run in &batch.runs {
-            let len = run.pages as usize * size;
-            batch.bytes_in += len as u64;
-            if self.input.len() < len {
-                self.input.resize(len, 0);
+        for index in 0..batch.runs.len() {
+            let Some(run) = batch.runs.get(index).copied() else { break };
+            batch.bytes_in += u64::from(run.pages) * size as u64;
+            if self.flags == 0 {
+                self.fill_raw(batch, run);
+            } else {
+                self.fill_compressed(batch, run);
             }
-            let input = self.input.get_mut(..len).unwrap_or_default();
-            let whole = self.view.read(run.start.addr(self.page), input).is_ok();
-            for (pfn, bytes) in (run.start.0..).map(Pfn).zip(input.chunks_exact_mut(size)) {
-                let stored = if !whole && let Err(e) = self.view.read(pfn.addr(self.page), bytes) {
-                    batch.lost.push((pfn, e.to_string()));
-                    Stored::Lost
-                } else if is_zero(bytes) {
-                    Stored::Zero
-                } else {
-                    store(bytes, &mut self.compressor, self.flags, batch.data.get_mut(batch.used..).unwrap_or_default())
-                };
-                if let Stored::Data { size, .. } = stored {
-                    batch.used += size as usize;
+        }
+    }
+
+    fn fill_compressed(&mut self, batch: &mut Batch, run: Run) {
+        let len = run.pages as usize * self.page.bytes();
+        if self.input.len() < len {
+            self.input.resize(len, 0);
+        }
+        let input = self.input.get_mut(..len).unwrap_or_default();
+        let whole = self.view.read(run.start.addr(self.page), input).is_ok();
+        for (pfn, bytes) in (run.start.0..).map(Pfn).zip(input.chunks_exact_mut(self.page.bytes())) {
+            let stored = if !whole && let Err(e) = self.view.read(pfn.addr(self.page), bytes) {
+                batch.lost.push((pfn, e.to_string()));
+                Stored::Lost
+            } else if is_zero(bytes) {
+                Stored::Zero
+            } else {
+                store(bytes, &mut self.compressor, self.flags, batch.data.get_mut(batch.used..).unwrap_or_default())
+            };
+            if let Stored::Data { size, .. } = stored {
+                batch.used += size as usize;
+            }
+            batch.pages.push(stored);
+        }
+    }
+
+    /// Without a codec the pages are read to where they are written from, and moved only where one before them is left out.
+    fn fill_raw(&mut self, batch: &mut Batch, run: Run) {
+        let size = self.page.bytes();
+        let start = batch.used;
+        let whole = match batch.data.get_mut(start..start + run.pages as usize * size) {
+            Some(room) => self.view.read(run.start.addr(self.page), room).is_ok(),
+            None => false,
+        };
+        for (pfn, at) in (run.start.0..run.start.0 + u64::from(run.pages)).map(Pfn).zip((start..).step_by(size)) {
+            let Some(bytes) = batch.data.get_mut(at..at + size) else { break };
+            let stored = if !whole && let Err(e) = self.view.read(pfn.addr(self.page), bytes) {
+                batch.lost.push((pfn, e.to_string()));
+                Stored::Lost
+            } else if is_zero(bytes) {
+                Stored::Zero
+            } else {
+                if at != batch.used {
+                    batch.data.copy_within(at..at + size, batch.used);
                 }
-                batch.pages.push(stored);
-            }
+                batch.used += size;
+                Stored::Data { size: size as u32, flags: 0 }
+            };
+            batch.pages.push(stored);
         }
     }
 }
