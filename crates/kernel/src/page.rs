@@ -53,6 +53,8 @@ pub struct PageRules {
     private_flag: u64,
     swapcache: u64,
     swapbacked: u64,
+    /// Whether bit 0 of `mapping` is known to mean anonymous memory.
+    anonymous: bool,
     slab_flag: u64,
     slab_type: Option<i32>,
     head: u64,
@@ -101,6 +103,10 @@ struct OldFlags {
     head: u32,
 }
 const OLD_FLAGS: OldFlags = OldFlags { slab: 7, head: 14 };
+/// Linux that first exported PG_slab, and what took its place since.
+const SLAB_EXPORTED: KernelVersion = KernelVersion(3, 9, 0);
+/// Linux that first exported the offset of `page.compound_head`, renamed since.
+const COMPOUND_HEAD_EXPORTED: KernelVersion = KernelVersion(4, 6, 0);
 
 impl PageRules {
     /// Compiles the rules from VMCOREINFO. `version` decides only what kernels of that age do not export.
@@ -163,6 +169,10 @@ impl PageRules {
                 _ => 0,
             },
         };
+        // Slab pages and tails of compound pages use the word for something else, so they must be told before; a VMCOREINFO that
+        // was cut short lacks what tells them.
+        let slab_is_told = info.bit("PG_slab")?.is_some() || slab_type.is_some() || older_than(SLAB_EXPORTED);
+        let tails_are_told = compound_head.is_some() || older_than(COMPOUND_HEAD_EXPORTED);
         let hugetlb_type = page_type("PAGE_HUGETLB_MAPCOUNT_VALUE")?;
         let compound = Self::compound(info, size, version, hugetlb_type)?;
 
@@ -173,10 +183,12 @@ impl PageRules {
             mapcount,
             private,
             compound_head,
-            lru: flag("PG_lru")?,
+            // Without PG_private there is no telling one kind of cache from the other.
+            lru: info.bit("PG_private")?.map_or(Ok(0), |_| flag("PG_lru"))?,
             private_flag: flag("PG_private")?,
-            swapcache,
+            swapcache: info.bit("PG_private")?.map_or(0, |_| swapcache),
             swapbacked,
+            anonymous: slab_is_told && tails_are_told,
             slab_flag,
             slab_type,
             head,
@@ -314,7 +326,7 @@ impl PageRules {
         }
         let anonymous = word(page, self.mapping) & 1 != 0;
         if anonymous {
-            return Verdict::page(PageClass::User);
+            return Verdict::page(if self.anonymous { PageClass::User } else { PageClass::Kernel });
         }
         let swapcache = flags & self.swapcache != 0 && flags & self.swapbacked == self.swapbacked;
         if flags & self.lru != 0 || swapcache {
@@ -378,7 +390,7 @@ impl PageRules {
                     self.lru.trailing_zeros()
                 )
             }),
-            PageClass::User => Some("bit 0 of mapping, not slab".to_owned()),
+            PageClass::User => self.anonymous.then(|| "bit 0 of mapping, not slab".to_owned()),
             PageClass::HugeTlb => match self.compound {
                 Compound::FolioFlags { hugetlb: HugeTlb::Type(v) } => Some(typed("PAGE_HUGETLB_MAPCOUNT_VALUE", v)),
                 Compound::FolioFlags { hugetlb: HugeTlb::Flag(bit) } => {
