@@ -126,6 +126,11 @@ impl Kernel {
                 info.duplicates().join(", ")
             ));
         }
+        if let Some(key) = info.cut() {
+            notes.push(format!(
+                "VMCOREINFO ends in the middle of a line; {key} is not used, nor what may have followed"
+            ));
+        }
         let memory = input.memory();
         let memmap = {
             let mut reader = KernelReader::new(memory, &boot.paging);

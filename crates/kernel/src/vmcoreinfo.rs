@@ -10,18 +10,22 @@ use std::collections::HashMap;
 pub struct VmcoreInfo {
     values: HashMap<String, String>,
     duplicates: Vec<String>,
+    cut: Option<String>,
 }
 
 impl VmcoreInfo {
-    /// Reads the text of the note. Lines end in LF or CRLF, the last may lack it; a NUL ends the text; lines without `=` are
-    /// skipped, as are bytes that are not UTF-8.
+    /// Reads the text of the note. Lines end in LF or CRLF; a NUL ends the text; lines without `=` are skipped, as are bytes that
+    /// are not UTF-8. The kernel ends every line, so a last line that lacks its end may have lost digits: its value is not used
+    /// if it is a size, an offset, an address or the like ([`Self::cut`]); plain keys such as CRASHTIME are.
     #[must_use]
     pub fn parse(text: &[u8]) -> Self {
         let mut info = Self::default();
         let text = text.split(|b| *b == 0).next().unwrap_or_default();
-        for line in String::from_utf8_lossy(text).lines() {
-            let Some((key, value)) = line.trim_end_matches('\r').split_once('=') else { continue };
-            if info.values.contains_key(key) {
+        for line in String::from_utf8_lossy(text).split_inclusive('\n') {
+            let Some((key, value)) = line.trim_end_matches(['\r', '\n']).split_once('=') else { continue };
+            if !line.ends_with('\n') && key.ends_with(')') {
+                info.cut = Some(key.to_owned());
+            } else if info.values.contains_key(key) {
                 info.duplicates.push(key.to_owned());
             } else {
                 info.values.insert(key.to_owned(), value.to_owned());
@@ -34,6 +38,12 @@ impl VmcoreInfo {
     #[must_use]
     pub fn duplicates(&self) -> &[String] {
         &self.duplicates
+    }
+
+    /// The key of the last line, where that was not used because it may have lost digits.
+    #[must_use]
+    pub fn cut(&self) -> Option<&str> {
+        self.cut.as_deref()
     }
 
     /// Whether no key was found.
@@ -168,7 +178,7 @@ mod tests {
     #[test]
     fn c30_torn_and_odd_notes_are_read_by_exact_key() {
         let info = VmcoreInfo::parse(
-            b"OSRELEASE=6.1\r\nPAGESIZE=4096\r\nSIZE(page)=64\nSIZE(page)=56\nSIZE(pageflags)=4\nNUMBER(x)=0x10\nNUMBER(y)=-128\nNUMBER(z)=ff\ngarbage\nSYMBOL(last)=ffffffff81000000",
+            b"OSRELEASE=6.1\r\nPAGESIZE=4096\r\nSIZE(page)=64\nSIZE(page)=56\nSIZE(pageflags)=4\nNUMBER(x)=0x10\nNUMBER(y)=-128\nNUMBER(z)=ff\ngarbage\nSYMBOL(last)=ffffffff81000000\nCRASHTIME=1700000000",
         );
         assert_eq!(info.text("OSRELEASE"), Some("6.1"));
         assert_eq!(info.size("page").unwrap(), Some(64));
@@ -179,8 +189,17 @@ mod tests {
         assert_eq!(info.number("y").unwrap(), Some(-128));
         assert_eq!(info.number("z").unwrap(), Some(255));
         assert_eq!(info.symbol("last").unwrap(), Some(VirtAddr(0xffff_ffff_8100_0000)));
+        assert_eq!(info.plain_decimal("CRASHTIME").unwrap(), Some(1_700_000_000));
+        assert_eq!(info.cut(), None);
         assert!(VmcoreInfo::parse(b"").is_empty());
         assert!(VmcoreInfo::parse(b"\0OSRELEASE=1").is_empty());
+    }
+
+    #[test]
+    fn c30_a_number_that_may_have_lost_digits_is_not_used() {
+        let info = VmcoreInfo::parse(b"NUMBER(PG_lru)=4\nNUMBER(PG_private)=1");
+        assert_eq!((info.bit("PG_lru").unwrap(), info.bit("PG_private").unwrap()), (Some(4), None));
+        assert_eq!(info.cut(), Some("NUMBER(PG_private)"));
     }
 
     #[test]
