@@ -6,5 +6,7 @@ mod reader;
 
 mod classes;
 mod cut_short;
+mod refilter;
 mod target;
 mod threads;
+mod vmcoreinfo;
