@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MIB = 1 << 20, HUGE = 2 * MIB };
+enum { PAGE = 4096, KIB = 1 << 10, MIB = 1 << 20, HUGE = 2 * MIB };
 
 #ifndef MADV_PAGEOUT
 #define MADV_PAGEOUT 21 // Linux 5.4
@@ -62,6 +62,7 @@ static void fill_words(char *p, size_t n) {
 
 static void fill_text(char *p, size_t n) { // pieces of one text, for speed
   static char text[MIB];
+  if (getenv("LIGHT")) return (void)memset(p, 'a' + rnd() % 26, n);
   if (!*text) fill_words(text, sizeof text);
   for (size_t i = 0; i < n;) {
     size_t len = 600 + rnd() % 3000;
@@ -75,8 +76,8 @@ static void fill_random(char *p, size_t n) {
   for (size_t i = 0; i + 8 <= n; i += 8) *(uint64_t *)(p + i) = rnd();
 }
 
-static void fill_heap_page(char *p) { // pointers, small numbers, short strings, a zero tail
-  uint64_t *q = (uint64_t *)p, used = 64 + rnd() % 440;
+static void fill_heap_page(char *p, uint64_t used) { // pointers, small numbers, short strings; then zeros
+  uint64_t *q = (uint64_t *)p;
   for (uint64_t i = 0; i < used; i++) {
     uint64_t r = rnd();
     switch (r & 7) {
@@ -91,18 +92,20 @@ static void fill_heap_page(char *p) { // pointers, small numbers, short strings,
 }
 
 static void fill(char *p, size_t n, const char *kind) {
+  if (getenv("LIGHT") && strcmp(kind, "zero")) kind = "light";
   if (!strcmp(kind, "random")) return fill_random(p, n);
   if (!strcmp(kind, "text")) return fill_text(p, n);
   for (size_t o = 0; o + PAGE <= n; o += PAGE) {
     if (!strcmp(kind, "zero")) *(volatile char *)(p + o) = 0;
     else if (!strcmp(kind, "same")) memset(p + o, 0xa0 + (o / PAGE & 3), PAGE);
-    else if (!strcmp(kind, "heap")) fill_heap_page(p + o);
+    else if (!strcmp(kind, "heap")) fill_heap_page(p + o, 64 + rnd() % 440);
+    else if (!strcmp(kind, "light")) fill_heap_page(p + o, 4 + rnd() % 8);
     else switch (rnd() & 7) { // mix
       case 0: fill_random(p + o, PAGE); break;
       case 1: *(volatile char *)(p + o) = 0; break;
       case 2: memset(p + o, 0x5a, PAGE); break;
       case 3: case 4: fill_text(p + o, PAGE); break;
-      default: fill_heap_page(p + o);
+      default: fill_heap_page(p + o, 64 + rnd() % 440);
     }
   }
 }
@@ -144,13 +147,15 @@ static int has(char **options, const char *name) {
   return 0;
 }
 
-static int anon(char **a) { // KIND MIB [OPTION...]
+static size_t kib(const char *text) { return strtoul(text, NULL, 0) * KIB / PAGE * PAGE; }
+
+static int anon(char **a) { // KIND KIB [OPTION...]
   const char *kind = a[0];
-  size_t n = strtoul(a[1], NULL, 0) * MIB;
+  size_t n = kib(a[1]);
   char **o = a + 2;
   int freed = has(o, "freed"), hugetlb = has(o, "hugetlb");
   if (!freed) to_background(kind);
-  if (hugetlb) n -= n % HUGE;
+  if (hugetlb || has(o, "huge")) n = (n + HUGE - 1) / HUGE * HUGE;
   char *p = map(n + (hugetlb ? 0 : HUGE), (has(o, "shared") ? MAP_SHARED : MAP_PRIVATE) | (hugetlb ? MAP_HUGETLB : 0));
   if (!hugetlb) p = (char *)(((uintptr_t)p + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
   if (has(o, "huge")) madvise(p, n, MADV_HUGEPAGE);
@@ -175,8 +180,8 @@ static int anon(char **a) { // KIND MIB [OPTION...]
   return 0;
 }
 
-static int page_tables(char **a) { // MIB: one page of page table for each 2 MiB of address space touched
-  size_t tables = strtoul(a[0], NULL, 0) * (MIB / PAGE);
+static int page_tables(char **a) { // KIB: one page of page table for each 2 MiB of address space touched
+  size_t tables = kib(a[0]) / PAGE;
   to_background("page-tables");
   char *p = map(tables * HUGE, MAP_PRIVATE | MAP_NORESERVE);
   madvise(p, tables * HUGE, MADV_NOHUGEPAGE);
@@ -191,7 +196,7 @@ static int processes(char **a) { // COUNT
   for (long i = strtol(a[0], NULL, 0); i > 0; i--) {
     if (fork()) continue;
     prctl(PR_SET_NAME, "worker");
-    fill(map(64 << 10, MAP_PRIVATE), 64 << 10, "heap");
+    fill(map(64 * KIB, MAP_PRIVATE), 64 * KIB, "heap");
     filled = -1;
     hold();
   }
@@ -200,10 +205,12 @@ static int processes(char **a) { // COUNT
   return 0;
 }
 
+static void survive(int signal) { (void)signal; }
+
 static int poison(char **a) { // COUNT: needs CONFIG_MEMORY_FAILURE
   long count = strtol(a[0], NULL, 0);
   to_background("poison");
-  signal(SIGBUS, SIG_IGN);
+  signal(SIGBUS, survive);
   char *p = map(4 * MIB, MAP_PRIVATE);
   madvise(p, 4 * MIB, MADV_NOHUGEPAGE);
   fill(p, 4 * MIB, "text");
@@ -218,13 +225,15 @@ static int poison(char **a) { // COUNT: needs CONFIG_MEMORY_FAILURE
 
 // ---- files --------------------------------------------------------------------------------------------------------------
 
-static int write_file(char **a) { // FILE MIB KIND
-  char *p = map(MIB, MAP_PRIVATE);
+static int write_file(char **a) { // FILE KIB KIND
+  static char data[64 * KIB];
   int fd = open(a[0], O_CREAT | O_RDWR | O_TRUNC, 0644);
   if (fd < 0) return fail(a[0]);
-  for (long i = strtol(a[1], NULL, 0); i > 0; i--) {
-    fill(p, MIB, a[2]);
-    if (write(fd, p, MIB) != MIB) return fail(a[0]);
+  for (size_t left = kib(a[1]); left > 0;) {
+    size_t n = left < sizeof data ? left : sizeof data;
+    fill(data, n, a[2]);
+    if (write(fd, data, n) != (ssize_t)n) return fail(a[0]);
+    left -= n;
   }
   return 0;
 }
@@ -267,10 +276,10 @@ static int lookups(char **a) { // PREFIX COUNT: negative dentries
 
 // ---- kernel memory that holds user data ---------------------------------------------------------------------------------
 
-static int pipes(char **a) { // MIB
-  char data[64 << 10];
+static int pipes(char **a) { // KIB
+  static char data[64 * KIB];
   to_background("pipes");
-  for (long i = strtol(a[0], NULL, 0) * (MIB / (long)sizeof data); i > 0; i--) {
+  for (size_t i = kib(a[0]) / sizeof data + 1; i > 0; i--) {
     int p[2];
     fill(data, sizeof data, "mix");
     if (pipe2(p, O_NONBLOCK) || write(p[1], data, sizeof data) < 0) {
@@ -282,16 +291,16 @@ static int pipes(char **a) { // MIB
   return 0;
 }
 
-static int sockets(char **a) { // MIB
-  char data[8 << 10];
+static int sockets(char **a) { // KIB
+  static char data[8 * KIB];
   to_background("sockets");
-  for (long left = strtol(a[0], NULL, 0) * MIB; left > 0;) {
+  for (long left = kib(a[0]); left > 0;) {
     int s[2];
     long before = left;
     if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, s)) break;
     for (;;) {
       size_t n = 200 + rnd() % (sizeof data - 200);
-      fill_text(data, n);
+      fill(data, (n + PAGE - 1) / PAGE * PAGE, "text");
       if (send(s[0], data, n, 0) < 0) break;
       left -= n;
     }
@@ -303,8 +312,8 @@ static int sockets(char **a) { // MIB
 
 static int bpf(int command, union bpf_attr *attr) { return syscall(SYS_bpf, command, attr, sizeof *attr); }
 
-static int bpf_array(char **a) { // MIB: one vmalloc area
-  size_t n = strtoul(a[0], NULL, 0) * MIB;
+static int bpf_array(char **a) { // KIB: one vmalloc area
+  size_t n = kib(a[0]) + PAGE;
   union bpf_attr attr = {.map_type = BPF_MAP_TYPE_ARRAY, .key_size = 4, .value_size = PAGE, .max_entries = n / PAGE,
                          .map_flags = BPF_F_MMAPABLE};
   to_background("bpf-array");

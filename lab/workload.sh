@@ -7,12 +7,19 @@ CAPTURE="console=ttyS0 panic=-1 nr_cpus=1 reset_devices irqpoll initcall_blackli
 guest load-capture-kernel /boot/vmlinuz /boot/initramfs "$CAPTURE" ||
   { say "fail the capture kernel cannot be loaded"; poweroff -f; }
 rm -r /boot
+echo 1 > /proc/sys/vm/overcommit_memory
+if [ "$LIGHT" = 1 ]; then
+  # For a core that is to be kept: content that compresses well, and nothing in free memory but the workload's.
+  export LIGHT
+  rm -r /modules
+  echo 0 0 0 0 > /proc/sys/vm/lowmem_reserve_ratio # what the loader left is in the DMA zone
+  echo 128 > /proc/sys/vm/min_free_kbytes
+  guest anon zero "$(meminfo MemTotal)" freed # until the OOM killer ends it
+fi
 
 BUDGET=$(($(meminfo MemAvailable) * FILL / 100))
-share() { echo $((BUDGET * $1 / 1000 / 1024 + 1)); } # thousandths of the budget, in MiB
-files() { echo $((BUDGET * $1 / 1000)); }            # a count that grows with the budget
+share() { echo $((BUDGET * $1 / 1000)); } # thousandths of the budget, in KiB; also for counts that grow with it
 
-echo 1 > /proc/sys/vm/overcommit_memory
 echo 0 > /proc/sys/fs/pipe-user-pages-soft
 echo 60 > /proc/sys/vm/dirty_ratio
 echo 50 > /proc/sys/vm/dirty_background_ratio
@@ -22,7 +29,7 @@ echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
 for size in 32 64; do # large folios smaller than 2 MiB, since 6.8
   echo always > /sys/kernel/mm/transparent_hugepage/hugepages-${size}kB/enabled
 done 2>/dev/null
-echo $(($(share 60) / 2)) > /proc/sys/vm/nr_hugepages
+echo $(($(share 60) / 2048 + 2)) > /proc/sys/vm/nr_hugepages
 mkdir -p /scratch /shm
 mount -t ext4 /dev/vda /scratch
 mount -t tmpfs -o size=90%,nr_inodes=4000000 shm /shm
@@ -50,27 +57,30 @@ guest anon heap "$(share 20)" huge split
 guest anon mix "$(share 20)" shared
 guest anon text "$(share 10)" lazily-freed
 guest anon heap "$(share 30)" hugetlb
-dd if=/dev/zero of=/scratch/swap bs=1M count="$(share 20)" 2>/dev/null
+dd if=/dev/zero of=/scratch/swap bs=1k count=$(($(share 20) + 128)) 2>/dev/null
 mkswap /scratch/swap > /dev/null && swapon /scratch/swap && guest anon mix "$(share 20)" paged-out
 guest anon same "$(share 10)" mergeable
 echo 1 > /sys/kernel/mm/ksm/run
 
 # Kernel memory: slab, vmalloc, pipe and socket buffers, page tables, stacks.
-guest files /shm/many "$(files 90)" 0
-guest files /scratch/many "$(files 20)" 900
-guest lookups /shm/none "$(files 90)"
+guest files /shm/many "$(share 90)" 0
+guest files /scratch/many "$(share 20)" 900
+guest lookups /shm/none "$(share 90)"
 guest bpf-array "$(share 60)"
-guest bpf-hash "$(files 200)"
+guest bpf-hash "$(share 200)"
 guest pipes "$(share 40)"
 guest sockets "$(share 25)"
 guest page-tables "$(share 15)"
-guest processes $((20 + $(files 1)))
+guest processes $((8 + $(share 1)))
 guest poison 4
 
-say "inflate $(share 40)"
+BALLOON=$(($(share 40) / 1024 + 1)) # MiB
+say "inflate $BALLOON"
 tries=0
-goal=$(($(share 40) * 256))
-while tries=$((tries + 1)); [ $tries -lt 50 ] && [ "$(sed -n 's/balloon_inflate //p' /proc/vmstat)" -lt $goal ]; do sleep 0.2; done
+while [ "$(sed -n 's/balloon_inflate //p' /proc/vmstat)" -lt $((BALLOON * 256)) ] && [ $tries -lt 50 ]; do
+  sleep 0.2
+  tries=$((tries + 1))
+done
 
 # Last, so that nothing takes it again: memory given back with its old content.
 guest anon mix "$(share 80)" freed

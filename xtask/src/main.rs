@@ -9,6 +9,8 @@
 mod audit;
 mod bench;
 mod debian;
+mod demo;
+mod fixture;
 mod lab;
 mod peers;
 mod shell;
@@ -26,6 +28,12 @@ struct Command {
 }
 
 const COMMANDS: &[Command] = &[
+    Command {
+        name: "demo",
+        arguments: "[--live [KERNEL]]",
+        about: "dump a real crash and check every page of the dump; needs no network",
+        run: demo::run,
+    },
     Command {
         name: "test",
         arguments: "[--list | STEP...]",

@@ -8,11 +8,11 @@
 use crate::debian::Skipped;
 use crate::lab::{self, Outcome};
 use crate::peers::{check, install};
-use crate::{audit, peers, shell};
+use crate::{audit, fixture, peers, shell};
 use anyhow::{Context, Result, bail, ensure};
 use std::cell::OnceCell;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
@@ -214,43 +214,27 @@ fn summary(line: &str) -> Counts {
     Counts { passed: number("passed"), failed, skipped: number("skipped") + number("ignored") }
 }
 
-/// The dumps that the lab made for the repository.
-fn bundled() -> Result<Vec<PathBuf>> {
-    let folder = shell::workspace().join("fixtures");
-    let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut dumps: Vec<PathBuf> =
-        entries.flatten().map(|e| e.path()).filter(|p| p.extension() == Some("kdump".as_ref())).collect();
-    dumps.sort();
-    ensure!(!dumps.is_empty(), "{} holds no dump; `cargo xtask lab {KERNEL} --fixture` makes it", folder.display());
-    Ok(dumps)
-}
-
 /// Level 31 is where the most is decided, level 0 where the most is copied.
 fn bundled_pages() -> Result<Counts> {
-    let (ours, dumps) = (peers::coresift(false)?, bundled()?);
+    let (ours, core) = (peers::coresift(false)?, fixture::unpacked()?);
     skip_without("python")?;
     let folder = tempfile::tempdir_in(shell::target_dir())?;
     let mut counts = Counts::default();
-    for dump in &dumps {
-        for (codec, level) in ["none", "zlib", "lzo", "snappy", "zstd"].into_iter().flat_map(|c| [(c, "31"), (c, "0")])
-        {
-            let out = folder.path().join(format!("{codec}-{level}"));
-            let mut command = Command::new(&ours);
-            shell::capture(command.args(["dump", "-d", level, "--compress", codec]).args([dump, &out]))?;
-            ensure!(check::pages(dump, &out)?, "{codec} at level {level}: see above");
-            counts.passed += 1;
-            std::fs::remove_file(out)?;
-        }
+    for (codec, level) in ["none", "zlib", "lzo", "snappy", "zstd"].into_iter().flat_map(|c| [(c, "31"), (c, "0")]) {
+        let out = folder.path().join(format!("{codec}-{level}"));
+        let mut command = Command::new(&ours);
+        shell::capture(command.args(["dump", "-d", level, "--compress", codec]).args([&core, &out]))?;
+        ensure!(check::pages(&core, &out)?, "{codec} at level {level}: see above");
+        counts.passed += 1;
+        std::fs::remove_file(out)?;
     }
     Ok(counts)
 }
 
 fn bundled_sets() -> Result<Counts> {
-    let (ours, dumps) = (peers::coresift(false)?, bundled()?);
+    let (ours, core) = (peers::coresift(false)?, fixture::unpacked()?);
     skip_without("makedumpfile")?;
-    for dump in &dumps {
-        ensure!(check::sets(&ours, dump, &[1, 2, 4, 8, 16, 31], None)?, "they differ; see above");
-    }
+    ensure!(check::sets(&ours, &core, &[1, 2, 4, 8, 16, 31], None)?, "they differ; see above");
     Ok(ONE)
 }
 

@@ -25,7 +25,7 @@ pub fn initramfs(options: &Options, kernel: &Kernel, cache: &Path) -> Result<Vec
     let program = match (&options.program, options.raw_only) {
         (_, true) => None,
         (Some(program), _) => Some(program.clone()),
-        (None, _) => Some(build_program("lean")?),
+        (None, _) => Some(build_static()?),
     };
     // Its own name: programs like busybox, and ours, do what they are called.
     let program_name = program.as_deref().and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or_default();
@@ -33,8 +33,9 @@ pub fn initramfs(options: &Options, kernel: &Kernel, cache: &Path) -> Result<Vec
     let modules = kernel.load_order(MODULES)?;
     let order: String = modules.iter().map(|(name, _)| format!("{name}\n")).collect();
     let conf = format!(
-        "FILL={}\nRAW={}\nPROGRAM={}\nDUMP_ARGS={}\n",
+        "FILL={}\nLIGHT={}\nRAW={}\nPROGRAM={}\nDUMP_ARGS={}\n",
         options.fill,
+        i32::from(options.fixture),
         i32::from(!options.no_raw),
         single_quoted(program_name),
         single_quoted(&options.dump_args),
@@ -67,21 +68,13 @@ pub fn initramfs(options: &Options, kernel: &Kernel, cache: &Path) -> Result<Vec
     build(Some(&build(None)?))
 }
 
-/// Builds our program: `lean`, static, as it goes into an initramfs; or `release`, for this machine.
-///
-/// # Errors
-/// It does not build.
-pub fn build_program(profile: &str) -> Result<PathBuf> {
+/// Builds our program static and small, as it goes into an initramfs.
+fn build_static() -> Result<PathBuf> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--package", "coresift", "--profile", profile]).current_dir(shell::workspace());
-    let mut folder = shell::target_dir();
-    if profile == "lean" {
-        cargo.args(["--target", TARGET]).env("RUSTFLAGS", "-C target-feature=+crt-static");
-        folder.push(TARGET);
-    }
-    shell::run(&mut cargo)?;
-    Ok(folder.join(profile).join("coresift"))
+    cargo.args(["build", "--quiet", "--package", "coresift", "--profile", "lean", "--target", TARGET]);
+    shell::run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").current_dir(shell::workspace()))?;
+    Ok(shell::target_dir().join(TARGET).join("lean/coresift"))
 }
 
 fn compile_static(source: &Path, to: &Path) -> Result<()> {

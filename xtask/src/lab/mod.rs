@@ -14,7 +14,7 @@ mod qemu;
 pub use options::Options;
 
 use crate::debian::{self, Skipped};
-use crate::shell;
+use crate::{fixture, shell};
 use anyhow::{Context, Result, bail};
 use qemu::{Accelerator, Ended, Guest, Machine};
 use serde::Serialize;
@@ -84,7 +84,7 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
     };
     debian::exit_code(crash(&options).and_then(|outcome| {
         report(&outcome);
-        if options.fixture { store_fixture(&options, &outcome) } else { check(&outcome) }
+        if options.fixture { store_fixture(&outcome) } else { check(&outcome) }
     }))
 }
 
@@ -337,15 +337,9 @@ fn check(outcome: &Outcome) -> Result<()> {
     }
 }
 
-/// Turns the raw core of a small guest into the dump that the demo and the tests start from.
-fn store_fixture(options: &Options, outcome: &Outcome) -> Result<()> {
-    let vmcore = outcome.vmcore.as_ref().context("no raw core came out")?;
-    let program = guest::build_program("release")?;
-    let fixture = shell::workspace().join("fixtures").join(format!("linux-{}-x86_64.kdump", options.kernel));
-    // Level 1, so that every class but zero pages is in it; slow and small, since it is kept in the repository.
-    shell::run(
-        Command::new(program).args(["dump", "-f", "-d", "1", "--compress", "zstd:19"]).args([vmcore, &fixture]),
-    )?;
-    println!("fixture           {}", fixture.display());
+/// Keeps the raw core of a small guest for the demo and the tests.
+fn store_fixture(outcome: &Outcome) -> Result<()> {
+    let path = fixture::store(outcome.vmcore.as_ref().context("no raw core came out")?)?;
+    println!("fixture           {} ({} bytes)", path.display(), fs::metadata(&path)?.len());
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The command line of `cargo xtask lab`.
 
 use super::kernel;
+use crate::fixture;
 use anyhow::{Context, Result, bail};
 use lexopt::prelude::*;
 use std::path::PathBuf;
@@ -55,7 +56,7 @@ kernel with our program. KERNEL: {}.
   --no-raw             do not bring out /proc/vmcore
   --vmlinux            fetch the kernel with debugging information too
   --la57               5-level page tables
-  --fixture            a small guest, its core stored in fixtures/ for the demo and the tests
+  --fixture            a small guest, its core stored in fixtures/ for the demo and the tests (KERNEL: {})
   --out DIR            where results go (runs/KERNEL below the cache)
   --timeout SECONDS    for a whole guest (300, and 90 more for each GiB)
 
@@ -64,7 +65,8 @@ Exit code 77 where the machine lacks a program and this user may not install it.
 The cache for packages and guests is target/lab; CORESIFT_LAB_DIR moves it. Packages come from the mirror named in the
 machine's apt sources, else from CORESIFT_DEBIAN_MIRROR.
 ",
-        kernels.join(", ")
+        kernels.join(", "),
+        fixture::KERNEL,
     )
 }
 
@@ -111,9 +113,10 @@ impl Options {
                 Long("out") => options.out = Some(parser.value()?.into()),
                 Long("timeout") => options.timeout = Some(Duration::from_secs(parser.value()?.parse()?)),
                 Long("fixture") => {
-                    // As small as the two kernels allow: the file is kept in the repository.
+                    // As small as the kernel allows: it loads no capture kernel that needs more than half of the memory
+                    // it has itself.
                     (options.fixture, options.raw_only) = (true, true);
-                    (options.memory_mib, options.crashkernel, options.fill) = (256, "128M".to_owned(), 20);
+                    (options.memory_mib, options.crashkernel, options.fill) = (272, "112M".to_owned(), 10);
                 }
                 other => return Err(other.unexpected().into()),
             }
@@ -123,6 +126,9 @@ impl Options {
         }
         if options.memory_mib < 192 || options.fill > 90 {
             bail!("a guest needs 192M or more, and a tenth of its memory to itself");
+        }
+        if options.fixture && options.kernel != fixture::KERNEL {
+            bail!("the fixture is a core of {}: that of a newer kernel is too big to be kept", fixture::KERNEL);
         }
         if options.raw_only && options.no_raw {
             bail!("--raw-only and --no-raw together leave nothing to do");
