@@ -36,6 +36,12 @@ pub trait Bytes: Send + Sync {
         self.len()
     }
 
+    /// Whether reading reaches the memory of a machine itself, where nothing may be touched that was not asked for: the next page
+    /// may be poisoned or belong to the hypervisor, and reading it is the end of the capture kernel.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
     /// The first offset from `offset` on that may hold something else than zero, so that a walk can step over holes.
     fn next_data(&self, offset: u64) -> u64 {
         offset
@@ -48,6 +54,7 @@ pub struct FileBytes {
     file: File,
     name: String,
     len: u64,
+    proc: bool,
     /// Whether windows are worth asking for; cleared at the first refusal, for /proc/vmcore of an architecture without
     /// mmap refuses every time.
     mappable: AtomicBool,
@@ -67,7 +74,7 @@ impl FileBytes {
         // regular file is faster copied: 580 MB in 65 ms of CPU by preads of 64 KiB to 1 MiB, 82 ms and more by windows
         // of 256 KiB to 64 MiB (Linux 6.1, one thread; with more, unmapping also interrupts the others).
         let proc = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == rustix::fs::PROC_SUPER_MAGIC);
-        Ok(Self { file, name, len, mappable: AtomicBool::new(proc) })
+        Ok(Self { file, name, len, proc, mappable: AtomicBool::new(proc) })
     }
 
     /// The same file, with windows offered or not whatever the kind of file.
@@ -119,6 +126,10 @@ impl Bytes for FileBytes {
                 None
             }
         }
+    }
+
+    fn is_memory(&self) -> bool {
+        self.proc
     }
 
     fn next_data(&self, offset: u64) -> u64 {

@@ -229,7 +229,9 @@ impl ElfView<'_> {
                 None
             };
             self.held = match window {
-                None if follows && len <= SMALL => self.read_ahead(offset, most(AHEAD), spare).map(Held::Copied),
+                None if follows && len <= SMALL && !self.core.bytes.is_memory() => {
+                    self.read_ahead(offset, most(AHEAD), spare).map(Held::Copied)
+                }
                 window => window,
             }
             .map(|held| (offset, held));
