@@ -6,7 +6,9 @@ mod reader;
 
 mod classes;
 mod cut_short;
+mod guard;
 mod refilter;
 mod target;
 mod threads;
+mod unreadable;
 mod vmcoreinfo;
