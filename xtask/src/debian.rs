@@ -99,6 +99,9 @@ pub fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// Unpacks a package into `into`.
+///
+/// # Errors
+/// dpkg-deb fails.
 pub fn unpack(package: &Path, into: &Path) -> Result<()> {
     shell::capture(Command::new("dpkg-deb").arg("-x").args([package, into]))?;
     Ok(())
@@ -177,6 +180,9 @@ impl Apt {
     }
 
     /// Names of all packages that begin with `prefix`, oldest version first.
+    ///
+    /// # Errors
+    /// apt-cache fails.
     pub fn packages(&self, prefix: &str) -> Result<Vec<String>> {
         let out = shell::capture(self.command("apt-cache").args(["pkgnames", prefix]))?;
         let mut names: Vec<String> = out.lines().map(str::to_owned).collect();

@@ -115,6 +115,8 @@ fn crash(kernel: &str, folder: &Path) -> Result<(PathBuf, PathBuf)> {
     options.out = Some(folder.join("live"));
     let outcome = lab::crash(&options)?;
     lab::report(&outcome);
+    step("what the program said in the capture kernel");
+    println!("{}", lab::program_output(&outcome)?);
     ensure!(outcome.exit == Some(0), "the program ended with {:?}; see {}", outcome.exit, outcome.console.display());
     match (outcome.vmcore, outcome.dump) {
         (Some(core), Some(dump)) => Ok((core, dump)),

@@ -297,6 +297,19 @@ impl Drop for WorkDir {
     }
 }
 
+/// What the program printed in the capture kernel.
+///
+/// # Errors
+/// The console's log cannot be read.
+pub fn program_output(outcome: &Outcome) -> Result<String> {
+    let path = &outcome.console;
+    let console = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let console = String::from_utf8_lossy(&console).replace('\r', "");
+    let after = console.rsplit_once("LAB capture ").map_or("", |(_, rest)| rest);
+    let between = after.split_once("LAB result ").map_or(after, |(output, _)| output);
+    Ok(between.split_once('\n').map_or("", |(_, output)| output).trim_end().to_owned())
+}
+
 /// Says what came of a run.
 pub fn report(outcome: &Outcome) {
     println!("\nkernel            {} ({})", outcome.release, outcome.qemu);
