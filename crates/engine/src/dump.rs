@@ -59,12 +59,12 @@ fn run(
 ) -> Result<Report, EngineError> {
     let Target::Path(path) = target;
     Output::check(path, options.force)?;
-    let mut source = Source::of(input, options, observer)?;
+    let source = Source::of(input, options, observer)?;
     let mut attempts = options.exclude.iter().peekable();
     let mut output = None;
     while let Some(asked) = attempts.next() {
         let exclusion = source.raise(*asked, observer);
-        let mut run = Run::new(&mut source, options, exclusion, started);
+        let mut run = Run::new(&source, options, exclusion, started);
         let plan = run.plan(observer)?;
         // The input is understood and the pages are found: only now is the target touched.
         let output = match &mut output {

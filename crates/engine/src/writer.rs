@@ -207,7 +207,7 @@ fn set_bits(bytes: &mut [u8], start: u64, end: u64) {
             continue;
         }
         if let Some(byte) = bytes.get_mut((at / 8) as usize) {
-            *byte |= ((1u16 << n) - 1 << (at % 8)) as u8;
+            *byte |= (((1u16 << n) - 1) << (at % 8)) as u8;
         }
         at += n;
     }

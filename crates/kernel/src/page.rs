@@ -222,10 +222,11 @@ impl PageRules {
             return Ok(Compound::FolioFlags { hugetlb: HugeTlb::Flag(1 << n) });
         }
         // 6.3 to 6.5 count the offsets from the head.
-        if let (Some(order), Some(dtor)) = (member("folio._folio_order")?, member("folio._folio_dtor")?) {
-            if (size..2 * size).contains(&order) && (size..2 * size).contains(&dtor) {
-                return Ok(Compound::Fields { order, dtor, wide: false, hugetlb_dtor });
-            }
+        if let (Some(order), Some(dtor)) = (member("folio._folio_order")?, member("folio._folio_dtor")?)
+            && (size..2 * size).contains(&order)
+            && (size..2 * size).contains(&dtor)
+        {
+            return Ok(Compound::Fields { order, dtor, wide: false, hugetlb_dtor });
         }
         if let (Some(order), Some(dtor)) = (member("page.compound_order")?, member("page.compound_dtor")?) {
             // 16-bit words until 4.15; nothing but the version tells.
