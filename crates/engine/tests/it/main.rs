@@ -7,6 +7,8 @@ mod reader;
 mod classes;
 mod cut_short;
 mod guard;
+mod hostile;
+mod random;
 mod refilter;
 mod target;
 mod threads;

@@ -113,5 +113,5 @@ impl Dump {
 }
 
 fn text(field: &[u8]) -> String {
-    String::from_utf8(field.split(|b| *b == 0).next().unwrap().to_vec()).unwrap()
+    String::from_utf8_lossy(field.split(|b| *b == 0).next().unwrap()).into_owned()
 }

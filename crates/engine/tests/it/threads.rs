@@ -7,7 +7,7 @@ use coresift_synth::{Image, KernelLayout, Machine, Model};
 use std::sync::Arc;
 
 const THREADS: [usize; 5] = [1, 2, 3, 8, 16];
-const CODECS: [&str; 7] = ["none", "zlib", "zlib:9", "lzo", "snappy", "zstd", "zstd:5"];
+const CODECS: [&str; 7] = ["none", "zlib", "zlib:4", "lzo", "snappy", "zstd", "zstd:3"];
 
 /// Runs of all classes that are shorter, as long, and longer than a batch, over two chunks of page frames.
 fn mixed(layout: KernelLayout) -> Image {

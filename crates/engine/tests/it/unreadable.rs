@@ -78,7 +78,8 @@ fn pages_that_cannot_be_read_are_named_and_left_out_and_the_rest_is_right() {
     let image = b0();
     let source = core(&image);
     // Single pages, neighbours, a run over several batches' ends, and a spot inside one page.
-    for bad in [vec![0x1130..0x1131], vec![0x1128..0x1180], vec![0x1050..0x1053, 0x1170..0x1171]] {
+    let cases = [[0x1130..0x1131, 0x1132..0x1133], [0x1041..0x1042, 0x1128..0x1180], [0x1050..0x1053, 0x1170..0x1171]];
+    for bad in cases {
         let spots = bad.iter().map(|pfns| in_file(&source, pfns.clone())).map(|r| r.start + 100..r.end - 100);
         let spots: Vec<Range<u64>> = spots.collect();
         for threads in [1, 3] {

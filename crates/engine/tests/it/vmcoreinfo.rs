@@ -8,6 +8,9 @@ use coresift_synth::elf::Note;
 use coresift_synth::{Image, KernelLayout, Machine, PAGE};
 use std::sync::Arc;
 
+/// Changes the text.
+type Edit = fn(String) -> String;
+
 /// A machine that has a VMCOREINFO in its memory, as every real one, and where.
 fn machine(layout: KernelLayout) -> (Image, u64) {
     let image = Machine::b0(layout).build();
@@ -183,7 +186,7 @@ fn c24_a_wrong_phys_base_is_found_out() {
 
 #[test]
 fn c30_odd_texts_are_read_by_exact_key() {
-    let odd: [(&str, fn(String) -> String); 6] = [
+    let odd: [(&str, Edit); 6] = [
         ("CRLF", |t| t.replace('\n', "\r\n")),
         ("no final newline", |t| t.trim_end().to_owned()),
         ("later duplicates", |t| t + "SIZE(page)=56\nNUMBER(PG_lru)=1\n"),
@@ -247,7 +250,7 @@ fn c30_torn_texts_are_an_error_that_names_what_is_missing_or_a_dump_that_keeps_m
 
 #[test]
 fn c30_a_value_of_the_wrong_kind_names_its_key() {
-    let cases: [(&str, fn(String) -> String); 4] = [
+    let cases: [(&str, Edit); 4] = [
         ("SIZE(page)", |t| t.replace("SIZE(page)=64", "SIZE(page)=-1")),
         ("NUMBER(PG_lru)", |t| t.replace("NUMBER(PG_lru)=", "NUMBER(PG_lru)=1234567")),
         ("SYMBOL(init_uts_ns)", |t| t.replace("SYMBOL(init_uts_ns)=", "SYMBOL(init_uts_ns)=zz")),
