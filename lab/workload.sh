@@ -35,7 +35,7 @@ mount -t ext4 /dev/vda /scratch
 mount -t tmpfs -o size=90%,nr_inodes=4000000 shm /shm
 
 # Page cache: read back without buffers, written and clean, written and still dirty, mapped.
-guest write /scratch/read "$(share 120)" mix
+guest write /scratch/read "$(share 150)" mix
 guest write /scratch/mapped "$(share 25)" text
 sync
 echo 1 > /proc/sys/vm/drop_caches
@@ -48,8 +48,8 @@ guest write /shm/text "$(share 30)" text
 guest write /shm/random "$(share 15)" random
 
 # Anonymous memory.
-guest anon text "$(share 80)" holes
-guest anon heap "$(share 80)" cow
+guest anon text "$(share 120)" holes
+guest anon heap "$(share 100)" cow
 guest anon random "$(share 40)"
 guest anon zero "$(share 30)" small-pages
 guest anon text "$(share 30)" huge
@@ -63,11 +63,11 @@ guest anon same "$(share 10)" mergeable
 echo 1 > /sys/kernel/mm/ksm/run
 
 # Kernel memory: slab, vmalloc, pipe and socket buffers, page tables, stacks.
-guest files /shm/many "$(share 90)" 0
-guest files /scratch/many "$(share 20)" 900
-guest lookups /shm/none "$(share 90)"
+guest files /shm/many "$(share 40)" 0
+guest files /scratch/many "$(share 10)" 900
+guest lookups /shm/none "$(share 60)"
 guest bpf-array "$(share 60)"
-guest bpf-hash "$(share 200)"
+guest bpf-hash "$(share 100)"
 guest pipes "$(share 40)"
 guest sockets "$(share 25)"
 guest page-tables "$(share 15)"
@@ -83,7 +83,7 @@ while [ "$(sed -n 's/balloon_inflate //p' /proc/vmstat)" -lt $((BALLOON * 256)) 
 done
 
 # Last, so that nothing takes it again: memory given back with its old content.
-guest anon mix "$(share 80)" freed
+guest anon mix "$(share 100)" freed
 
 grep -E 'Mem|Cached|Dirty|Anon|Shmem|Slab|Page|Huge|Vmalloc|Stack|Swap|Corrupt' /proc/meminfo
 say ready
