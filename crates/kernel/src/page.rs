@@ -7,6 +7,9 @@ use crate::virt::VirtAddr;
 use crate::vmcoreinfo::VmcoreInfo;
 use coresift_format::Pfn;
 
+#[cfg(test)]
+mod tests;
+
 /// How a free block of the buddy allocator is told from its first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buddy {

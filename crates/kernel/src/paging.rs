@@ -5,6 +5,9 @@ use crate::virt::{VirtAddr, read_failed};
 use coresift_format::{MemoryView, PhysAddr};
 use std::collections::HashSet;
 
+#[cfg(test)]
+mod tests;
+
 /// One level of a page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
