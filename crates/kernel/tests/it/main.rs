@@ -1,4 +1,9 @@
-//! Tests of the public interface, on real cores where there are some.
+//! Tests of the public interface, on machines made of text and, where there are some, on real cores.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
+mod find;
+mod machine;
+mod memmap;
+mod nodes;
+mod scan;
 mod symbols;

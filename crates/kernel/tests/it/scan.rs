@@ -1,0 +1,140 @@
+//! One pass over the memory map: ranges that cover RAM, in order, of the right class.
+
+use crate::machine::Opened;
+use coresift_format::{CHUNK_PAGES, PageSet, Pfn};
+use coresift_kernel::{ChunkScan, ClassSet, ClassSink, Oddity, PageClass, Scanner};
+use coresift_synth::{Image, KernelLayout, LAYOUTS, Leaf, Machine, Model};
+use std::collections::BTreeMap;
+
+/// Takes what a scan says, and holds it to its promise: ascending, without overlap.
+#[derive(Default)]
+struct Ranges {
+    at: u64,
+    classes: BTreeMap<u64, PageClass>,
+}
+
+impl ClassSink for Ranges {
+    fn pages(&mut self, start: Pfn, end: Pfn, class: PageClass) {
+        assert!(start.0 >= self.at && start < end, "{start} to {end} after {:#x}", self.at);
+        self.at = end.0;
+        self.classes.extend((start.0..end.0).map(|pfn| (pfn, class)));
+    }
+}
+
+fn scan(opened: &Opened, chunk: u64, skip: ClassSet) -> (ChunkScan, BTreeMap<u64, PageClass>) {
+    let mut ranges = Ranges::default();
+    let out = Scanner::new(&opened.kernel, opened.memory(), skip).scan_chunk(chunk, opened.memory().ram(), &mut ranges);
+    let in_chunk: Vec<u64> =
+        opened.image.ram().iter().cloned().flatten().filter(|pfn| pfn / CHUNK_PAGES == chunk).collect();
+    assert!(ranges.classes.keys().copied().eq(in_chunk), "the ranges cover the RAM of the chunk, and nothing else");
+    (out, ranges.classes)
+}
+
+/// The truth table's class, as a scan without a look at the contents tells it.
+fn expected(image: &Image, pfn: u64) -> PageClass {
+    let free_is_marked = image.layout.since(3, 9, 0);
+    match image.truth.class(pfn) {
+        "zero" => PageClass::Kernel,
+        "free" if !free_is_marked => PageClass::Kernel,
+        class => PageClass::ALL.into_iter().find(|c| c.name() == class).unwrap(),
+    }
+}
+
+#[test]
+fn every_page_of_b0_has_its_class_under_every_kernel_whatever_is_skipped() {
+    for layout in LAYOUTS {
+        for model in [Model::SparseVmemmap, Model::SparseExtreme, Model::Sparse, Model::Flat] {
+            let opened = Opened::new(Machine::b0_with(layout, model).build());
+            for skip in [ClassSet::NONE, ClassSet::SELECTABLE, ClassSet::of(&[PageClass::User])] {
+                let (out, classes) = scan(&opened, 0, skip);
+                assert_eq!(out, ChunkScan::default(), "{} {model:?}", layout.name);
+                for (pfn, class) in classes {
+                    assert_eq!(class, expected(&opened.image, pfn), "{} {model:?} {pfn:#x}", layout.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_that_reaches_beyond_its_chunk_is_handed_to_the_caller() {
+    let machine = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x3000).ram(0x40000..0x80000);
+    let opened = Opened::new(machine.pages("@0x40000 262144 hugetlb order=18 content=zero").build());
+    for skip in [ClassSet::NONE, ClassSet::of(&[PageClass::HugeTlb])] {
+        let (out, classes) = scan(&opened, 8, skip);
+        assert_eq!(out.spill, Some((Pfn(0x80000), PageClass::HugeTlb)));
+        assert!(classes.values().all(|class| *class == PageClass::HugeTlb));
+        // The chunks behind know nothing of it: their pages are tails without a head.
+        let (out, classes) = scan(&opened, 9, skip);
+        assert_eq!(out.spill, None);
+        assert!(classes.values().all(|class| *class == PageClass::Kernel));
+    }
+}
+
+#[test]
+fn a_block_that_ends_with_its_chunk_spills_nothing() {
+    let machine = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1100).ram(0x7c00..0x8400);
+    let opened = Opened::new(machine.pages("@0x7c00 1024 buddy order=10\n@0x8000 1024 buddy order=10").build());
+    for chunk in [0, 1] {
+        assert_eq!(scan(&opened, chunk, ClassSet::NONE).0.spill, None);
+    }
+}
+
+#[test]
+fn ram_without_struct_pages_is_the_kernels_and_counted() {
+    // The dump claims a section of RAM that mem_section does not have.
+    let image = Machine::b0(KernelLayout::get("6.12")).build();
+    let opened = Opened::new(image);
+    let ram = PageSet::from_ranges([(Pfn(0x1100), Pfn(0x1180)), (Pfn(0x4_8000), Pfn(0x4_8010))]);
+    let mut ranges = Ranges::default();
+    let out = Scanner::new(&opened.kernel, opened.memory(), ClassSet::NONE).scan_chunk(9, &ram, &mut ranges);
+    assert_eq!((out.unmapped, out.unread), (16, 0));
+    assert!(ranges.classes.values().all(|class| *class == PageClass::Kernel) && ranges.classes.len() == 16);
+}
+
+#[test]
+fn struct_pages_that_are_not_mapped_or_not_in_the_dump_are_counted() {
+    let mut image = Machine::b0(KernelLayout::get("6.12")).build();
+    let map = crate::machine::translate(&image, 0xffff_ea00_0000_0000 + 0x1140 * 64) / 4096;
+    image.truth = Machine::b0(KernelLayout::get("6.12")).build().truth;
+    let mut elf = image.elf().with_image();
+    elf.split(map * 4096);
+    elf.split((map + 1) * 4096);
+    elf.segments.retain(|s| s.paddr != map * 4096);
+    let input = coresift_format::Input::from_bytes(std::sync::Arc::new(elf.bytes())).unwrap();
+    let kernel = coresift_kernel::Kernel::open(&input, image.vmcoreinfo.as_bytes()).unwrap();
+    let mut ranges = Ranges::default();
+    let out = Scanner::new(&kernel, input.memory(), ClassSet::NONE).scan_chunk(0, input.memory().ram(), &mut ranges);
+    assert_eq!((out.unmapped, out.unread), (0, 64));
+    assert!((0x1140..0x1180).all(|pfn| ranges.classes[&pfn] == PageClass::Kernel));
+    assert_eq!(ranges.classes[&0x1128], PageClass::Cache, "its neighbours are told as ever");
+}
+
+#[test]
+fn odd_pages_are_counted_and_the_first_is_named() {
+    let machine = Machine::b0(KernelLayout::get("6.12")).pages("@0x1030 3 buddy order=52\n@0x1038 1 buddy order=11");
+    let (out, _) = scan(&Opened::new(machine.build()), 0, ClassSet::NONE);
+    assert_eq!((out.odd, out.first_odd), (4, Some((Pfn(0x1030), Oddity::BuddyOrder(52)))));
+}
+
+#[test]
+fn large_leaves_and_pages_that_straddle_their_borders_are_read_alike() {
+    // 56 bytes do not divide 4096: struct pages cross the borders of pages that are mapped one by one.
+    for name in ["2.6.32", "6.12"] {
+        let text = "@0x8000 512 hugetlb\n@0x8200 100 cache\n@0x8300 256 buddy order=8\n@0x8400 300 anon";
+        let machine = Machine::new(KernelLayout::get(name)).ram(0x1000..0x1400).ram(0x7000..0x9000).pages(text);
+        let machines = [
+            machine.clone(),
+            machine.clone().linear_leaf(Leaf::K4).model(Model::SparseExtreme),
+            machine.model(Model::Flat),
+        ];
+        for machine in machines {
+            let opened = Opened::new(machine.build());
+            for chunk in [0, 1] {
+                for (pfn, class) in scan(&opened, chunk, ClassSet::NONE).1 {
+                    assert_eq!(class, expected(&opened.image, pfn), "{name} {pfn:#x}");
+                }
+            }
+        }
+    }
+}
