@@ -305,7 +305,9 @@ fn source_line(machine: &[Source], suite: &str) -> Result<String> {
     };
     let main = std::env::var(MIRROR_VARIABLE).ok().or_else(|| with(&|s| SUITES.contains(&s)));
     let Some(main) = main else {
-        bail!("the apt sources of this machine name no Debian mirror; set {MIRROR_VARIABLE} to one");
+        bail!(
+            "the apt sources of this machine name no Debian mirror: set {MIRROR_VARIABLE} to one, or take the kernel `installed`"
+        );
     };
     let uri = if security {
         with(&|s| s.ends_with("-security") && SUITES.contains(&s.trim_end_matches("-security")))

@@ -80,7 +80,7 @@ fn demo(live: Option<String>, folder: &Path) -> Result<()> {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "\n{:.0} MiB of memory became a dump of {:.1} MiB: {}",
+        "\nA core of {:.0} MiB became a dump of {:.1} MiB: {}",
         mib(size(&core)),
         mib(size(&dump)),
         dump.display()
