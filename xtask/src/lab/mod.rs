@@ -345,7 +345,8 @@ fn check(outcome: &Outcome) -> Result<()> {
         (None, ..) | (Some(_), Some(0), Some(_)) => Ok(()),
         (Some(_), Some(0), None) => bail!("the program succeeded but wrote no dump"),
         (Some(_), exit, _) => {
-            bail!("the program ended with {exit:?}; what it said is in {}", outcome.console.display())
+            let code = exit.map_or("no exit code".to_owned(), |code| format!("exit code {code}"));
+            bail!("the program ended with {code}:\n{}", shell::tail(&program_output(outcome)?, 20))
         }
     }
 }
