@@ -15,7 +15,6 @@ mod report;
 #[cfg(test)]
 mod sample;
 mod size;
-mod target;
 mod text;
 
 use std::ffi::OsString;

@@ -16,6 +16,8 @@ use coresift_format::kdump::{
 };
 use coresift_format::{Bits, Container, Field, Input, Machine, Pfn};
 use coresift_kernel::{ClassSet, DumpLevel, FoundInfo, Kernel, PageClass};
+use std::fs::metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
@@ -34,7 +36,17 @@ pub fn dump(
     let Target::Path(path) = target;
     // Before the input, which may take long to open.
     Output::check(path, options.force)?;
+    if same_file(input, path) {
+        return Err(EngineError::TargetIsInput { path: path.clone() });
+    }
     run(Input::open_with(input, options.map_input)?, target, options, observer, started)
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    match (metadata(one), metadata(other)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
 }
 
 /// As [`dump`], of an input that is open already, for instance of bytes that are in no file.

@@ -22,6 +22,12 @@ pub enum EngineError {
         /// The target.
         path: PathBuf,
     },
+    /// The target is the input, by whatever name: writing would destroy what is still to be read.
+    #[error("{path} is the input; write to another file, and replace the input when that is done", path = path.display())]
+    TargetIsInput {
+        /// The target.
+        path: PathBuf,
+    },
     /// The target cannot be opened.
     #[error("cannot open the target {path}: {error}", path = path.display())]
     TargetOpen {

@@ -86,7 +86,7 @@ impl Output {
         Ok(Self { kind, written: 0 })
     }
 
-    /// Bytes written so far, rewritten ones counted each time.
+    /// Bytes written since the target was last emptied, rewritten ones counted each time.
     #[must_use]
     pub const fn written(&self) -> u64 {
         self.written
@@ -99,6 +99,7 @@ impl Output {
     /// The target is full or cannot be written.
     pub fn reserve(&mut self, from: u64, len: u64) -> Result<(), WriteFailed> {
         let failed = |error: io::Error| WriteFailed { done: 0, offset: 0, error };
+        self.written = 0;
         let mut at = match &self.kind {
             Kind::Nothing => return Ok(()),
             // Old content may be anywhere.

@@ -2,7 +2,7 @@
 
 use crate::exit::{self, Exit};
 use crate::size::Size;
-use crate::{cause, output, progress, report, target};
+use crate::{cause, output, progress, report};
 use coresift_engine::{DumpOptions, EngineError, Exclusion, Target};
 use coresift_format::codec::Compression;
 use coresift_kernel::{ClassSet, DumpLevel};
@@ -106,10 +106,6 @@ pub fn run(args: &Args) -> Exit {
             return Exit::Usage;
         }
     };
-    if target::is_input(&args.vmcore, &args.out) {
-        output::complain(&target::same(&args.out));
-        return Exit::Failed;
-    }
     let progress = progress::new();
     let result = coresift_engine::dump(&args.vmcore, &Target::Path(args.out.clone()), &options, &*progress);
     progress.finish();

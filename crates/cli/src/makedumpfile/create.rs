@@ -5,7 +5,7 @@ use super::messages::{Class, Messages};
 use super::options::Opt;
 use super::progress::Progress;
 use super::{Stop, report};
-use crate::{cause, target};
+use crate::cause;
 use coresift_engine::{DumpOptions, EngineError, Exclusion, Report, Target};
 use coresift_format::codec::Codec;
 use coresift_kernel::{ClassSet, KernelError};
@@ -24,11 +24,6 @@ pub fn create(line: &CommandLine, input: &Path, output: &Path, messages: &Messag
     if let Err(error) = File::open(input) {
         let text = format!("Can't open the dump memory({}). {}", input.display(), cause::text(&error));
         messages.line(Class::Error, &text);
-        return Err(Stop::Failed);
-    }
-
-    if target::is_input(input, output) {
-        messages.line(Class::Error, &target::same(output));
         return Err(Stop::Failed);
     }
 

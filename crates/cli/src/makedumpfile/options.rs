@@ -197,20 +197,8 @@ pub const ROWS: &[Row] = &[
         Missing("joining split files", INSTEAD_MAKEDUMPFILE),
         "join the DUMPFILEs of --split",
     ),
-    short(
-        Opt::Vmlinux,
-        'x',
-        Some("VMLINUX"),
-        NoEffect(NO_DEBUG_INFO),
-        "kernel with debug information",
-    ),
-    short(
-        Opt::ReadVmcoreinfo,
-        'i',
-        Some("FILE"),
-        NoEffect(NO_DEBUG_INFO),
-        "VMCOREINFO text made with -g",
-    ),
+    short(Opt::Vmlinux, 'x', Some("VMLINUX"), NoEffect(NO_DEBUG_INFO), "kernel with debug information"),
+    short(Opt::ReadVmcoreinfo, 'i', Some("FILE"), NoEffect(NO_DEBUG_INFO), "VMCOREINFO text made with -g"),
     short(
         Opt::GenerateVmcoreinfo,
         'g',
