@@ -15,6 +15,7 @@ pub(crate) struct KernelImage {
     phys: u64,
     pages: u64,
     next: u64,
+    left: u64,
     pub symbols: BTreeMap<String, u64>,
 }
 
@@ -26,7 +27,7 @@ impl KernelImage {
             fill(phys / PAGE + i, if i == 0 { Filler::Noise } else { Filler::Words }, &mut page);
             ram.write(phys + i * PAGE, &page);
         }
-        let mut image = Self { virt, phys, pages, next: virt, symbols: BTreeMap::new() };
+        let mut image = Self { virt, phys, pages, next: virt, left: 0, symbols: BTreeMap::new() };
         for (name, at) in
             [("_text", 0), ("_stext", 0), ("free_huge_page", 0x400), ("free_compound_page", 0x500), ("_etext", PAGE)]
         {
@@ -45,13 +46,20 @@ impl KernelImage {
     pub fn object(&mut self, ram: &mut Ram, name: &str, len: u64, align: u64) -> u64 {
         let at = self.next.next_multiple_of(align);
         self.next = at + len;
-        assert!(
-            self.next <= self.virt + self.pages * PAGE,
-            "the kernel image is too small for `{name}`: give it more pages"
-        );
+        assert!(self.next <= self.end() - self.left, "the kernel image is too small for `{name}`: give it more pages");
         self.write(ram, at, &vec![0; len as usize]);
         self.alias(name, at);
         at
+    }
+
+    /// The virtual address behind the image.
+    pub fn end(&self) -> u64 {
+        self.virt + self.pages * PAGE
+    }
+
+    /// Leaves the last bytes of the image to nothing in particular: objects end before them.
+    pub fn leave(&mut self, bytes: u64) {
+        self.left = bytes;
     }
 
     /// Names an address.

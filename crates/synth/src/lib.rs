@@ -54,6 +54,7 @@ mod population;
 mod printk;
 mod ram;
 mod sparse;
+mod symbols;
 mod vmcoreinfo;
 mod zlib;
 

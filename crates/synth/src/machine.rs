@@ -35,6 +35,7 @@ pub struct Machine {
     removed_sections: Vec<u64>,
     planted: Vec<(u64, Vec<u8>)>,
     edit: Option<fn(String) -> String>,
+    symbols: bool,
     crash_time: u64,
     tail: Option<Tail>,
     unnamed: Filler,
@@ -81,6 +82,7 @@ impl Machine {
             removed_sections: Vec::new(),
             planted: Vec::new(),
             edit: None,
+            symbols: false,
             crash_time: 1_700_000_000,
             tail: None,
             unnamed: Filler::Words,
@@ -260,6 +262,14 @@ impl Machine {
     #[must_use]
     pub fn edit_vmcoreinfo(mut self, edit: fn(String) -> String) -> Self {
         self.edit = Some(edit);
+        self
+    }
+
+    /// Gives a kernel since 6.0 what real ones let a reader find by name: the parts of the image, of which the last four pages were
+    /// given back at boot, the first chunk of per-cpu memory, counters of slab and hugetlb pages, and BTF of their types.
+    #[must_use]
+    pub fn symbols(mut self) -> Self {
+        self.symbols = true;
         self
     }
 

@@ -74,6 +74,9 @@ impl Machine {
         if self.model != Model::Flat {
             self.mem_sections(&mut ram, &mut image, &memmap, page_offset);
         }
+        if self.symbols {
+            crate::symbols::place(&mut ram, &mut image, self.cpus, &self.populations);
+        }
         image.finish(&mut ram, l);
         let facts = vmcoreinfo::Facts {
             layout: l,
