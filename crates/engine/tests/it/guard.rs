@@ -164,3 +164,52 @@ fn a_header_that_claims_too_much_for_the_image_is_not_believed() {
     assert!(saved(&report, "kernel image") > 0, "the whole area is guarded");
     assert!(Dump::read(file).kept.contains(&image.image.start));
 }
+
+/// The page frames of the CPUs' units of per-cpu memory.
+fn per_cpu_pages(image: &Image) -> Vec<u64> {
+    let word = |virt: u64| {
+        let at = virt - image.image_virt + image.image.start * PAGE;
+        u64::from_le_bytes(image.read(at, 8).try_into().unwrap())
+    };
+    let (start, offsets) = (image.symbols["__per_cpu_start"], image.symbols["__per_cpu_offset"]);
+    let units = (0..u64::from(image.cpus)).map(|cpu| word(offsets + cpu * 8).wrapping_add(start));
+    units.map(|unit| (unit - image.page_offset) / PAGE).collect()
+}
+
+#[test]
+fn per_cpu_areas_are_kept_whatever_they_look_like() {
+    for name in ["6.1", "6.6", "6.12", "6.16", "7.1"] {
+        for cpus in [1, 5] {
+            let mut image = Machine::b0(KernelLayout::get(name)).cpus(cpus).image_pages(40).symbols().build();
+            let units = per_cpu_pages(&image);
+            assert_eq!(units.len(), cpus as usize);
+            for pfn in &units {
+                disguise(&mut image, *pfn, pfn % 2 == 0);
+            }
+            let (report, file) = dump(core(&image), &options(31));
+            assert_eq!(saved(&report, "per-cpu areas"), cpus.into(), "{name}: {:?}", report.notes);
+            let dump = Dump::read(file);
+            same_pages(&image, &dump.kept, &kept(&image, exclusion(31, "", "").classes), name);
+            assert!(!report.notes.iter().any(|note| note.contains("not protected")), "{:?}", report.notes);
+        }
+    }
+    // Without the symbols that lead there the report says so.
+    let (report, _) = dump(core(&Machine::b0(KernelLayout::get("6.12")).build()), &options(31));
+    assert!(report.notes.iter().any(|note| note.contains("per-cpu areas are not protected")), "{:?}", report.notes);
+}
+
+#[test]
+fn what_the_kernel_gave_back_of_its_image_is_no_part_of_it() {
+    for name in ["6.1", "6.12", "7.1"] {
+        let mut image = Machine::b0(KernelLayout::get(name)).image_pages(40).symbols().build();
+        let pages = image.image.clone();
+        for pfn in pages.clone() {
+            disguise(&mut image, pfn, false);
+        }
+        let (report, file) = dump(core(&image), &options(31));
+        let dump = Dump::read(file);
+        let in_image: Vec<u64> = pages.clone().filter(|pfn| dump.kept.contains(pfn)).collect();
+        assert_eq!(in_image, (pages.start..pages.end - 4).collect::<Vec<_>>(), "{name}: all but init and brk");
+        assert_eq!(saved(&report, "kernel image"), 36, "{name}");
+    }
+}
