@@ -160,7 +160,7 @@ proptest! {
         layout in prop::sample::select(vec!["2.6.32", "4.18", "6.1", "6.12", "7.1"]),
         level in prop::sample::select(vec![1u8, 16, 31]),
     ) {
-        let mut image = Machine::b0(KernelLayout::get(layout)).build();
+        let mut image = Machine::b0(KernelLayout::get(layout)).image_pages(40).symbols().build();
         let pages = kernel_pages(&image);
         for (page, word, value) in words {
             image.write(page.get(&pages) * PAGE + word * 8, &value.to_le_bytes());
