@@ -221,3 +221,15 @@ fn a_part_of_what_was_left_out_can_be_kept_no_more_but_the_rest_is_right() {
     let direct = dump(core(&image), &DumpOptions { exclude: vec![exclusion(31, "", "user")], ..options(0) });
     check(&image, exclusion(31, "", "user").classes, &direct.0, direct.1, "at once");
 }
+
+#[test]
+fn the_time_of_the_crash_is_the_kernels_and_then_the_first_dumps() {
+    let later = |text: String| text.replace("CRASHTIME=1700000000", "CRASHTIME=1800000001");
+    let image = Machine::b0(KernelLayout::get("6.12")).edit_vmcoreinfo(later).build();
+    assert_eq!(Dump::read(dump(core(&image), &options(31)).1).seconds, 1_800_000_001);
+    // A dump's header says when it was made by whoever made it.
+    assert_eq!(Dump::read(dump(image.kdump().bytes(), &options(31)).1).seconds, 1_700_000_000);
+    let never = |text: String| text.replace("CRASHTIME=1700000000\n", "");
+    let image = Machine::b0(KernelLayout::get("6.12")).edit_vmcoreinfo(never).build();
+    assert_eq!(Dump::read(dump(core(&image), &options(31)).1).seconds, 0, "not the time of this run");
+}
