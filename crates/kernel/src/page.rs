@@ -110,6 +110,12 @@ const OLD_FLAGS: OldFlags = OldFlags { slab: 7, head: 14 };
 const SLAB_EXPORTED: KernelVersion = KernelVersion(3, 9, 0);
 /// Linux that first exported the offset of `page.compound_head`, renamed since.
 const COMPOUND_HEAD_EXPORTED: KernelVersion = KernelVersion(4, 6, 0);
+/// Orders of the buddy allocator where VMCOREINFO does not give them: those of x86-64, where they cannot be configured.
+const ORDERS: u64 = 11;
+/// More than any kernel has: 64 KiB pages in blocks of 512 MiB are 14.
+pub(crate) const MAX_ORDERS: u64 = 20;
+/// Order of the largest hugetlb page of x86-64: 1 GiB of 4 KiB pages.
+const HUGETLB_ORDER: u64 = 18;
 
 impl PageRules {
     /// Compiles the rules from VMCOREINFO. `version` decides only what kernels of that age do not export.
@@ -139,7 +145,7 @@ impl PageRules {
             None => member("page.compound_info")?,
         }
         .filter(fits);
-        let orders = info.length("zone.free_area")?.filter(|n| (1..64).contains(n));
+        let orders = info.length("zone.free_area")?.filter(|n| (1..=MAX_ORDERS).contains(n));
         let page_type =
             |name: &str| -> Result<Option<i32>> { Ok(info.page_type(name)?.filter(|_| mapcount.is_some())) };
 
@@ -200,7 +206,7 @@ impl PageRules {
             unaccepted,
             buddy,
             compound,
-            orders: orders.unwrap_or(64),
+            orders: orders.unwrap_or(ORDERS),
             evidence: Vec::new(),
         };
         rules.evidence = PageClass::ALL.iter().map(|c| (*c, rules.explain(*c))).collect();
@@ -348,7 +354,8 @@ impl PageRules {
         Verdict::block(PageClass::Free, order as u8)
     }
 
-    /// Order and hugetlb-ness of a compound head. An order that cannot be (as the fake heads of HVO, 5.14 to 7.0, show) is 0.
+    /// Order and hugetlb-ness of a compound head. An order that cannot be (as the fake heads of HVO, 5.14 to 7.0, show), or one
+    /// without a tail behind the head, is 0: one bad byte must not speak for more than its page.
     fn compound_of(&self, pfn: Pfn, mapcount: i32, next: Option<&[u8]>) -> (u8, bool) {
         let Some(next) = next else { return (0, false) };
         let at = |offset: usize| offset - self.size;
@@ -374,7 +381,11 @@ impl PageRules {
             }
             Compound::Unknown => (0, false),
         };
-        if order >= 64 || u64::from(pfn.0.trailing_zeros()) < order { (0, hugetlb) } else { (order as u8, hugetlb) }
+        // Only hugetlb pages can be larger than what the buddy allocator hands out.
+        let most = if hugetlb { HUGETLB_ORDER } else { self.orders - 1 };
+        let has_tail = self.compound_head.is_none_or(|at| word(next, at) & 1 != 0);
+        let fits = has_tail && order <= most && order <= u64::from(pfn.0.trailing_zeros());
+        (if fits { order as u8 } else { 0 }, hugetlb)
     }
 
     /// The evidence for a class, in words that name VMCOREINFO keys.

@@ -91,7 +91,7 @@ fn a_tail_is_never_taken_for_what_its_words_look_like() {
 fn head(rules: &PageRules, pfn: u64, bits: &[u32], mapping: u64, order: u8, dtor: u8) -> Verdict {
     let head = page(&[&[16], bits].concat(), mapping, 0);
     let mut next = [0u8; 64];
-    (next[16], next[17]) = (dtor, order);
+    (next[8], next[16], next[17]) = (1, dtor, order);
     rules.classify(Pfn(pfn), &head, || Some(&next[..]))
 }
 
@@ -117,13 +117,41 @@ fn a_compound_head_speaks_for_its_block_and_its_destructor_tells_hugetlb() {
 fn an_order_that_does_not_fit_the_page_frame_is_no_order() {
     let r = v6_1();
     for (pfn, order, expected) in
-        [(0x200, 9, 9), (0x200, 10, 0), (0x201, 1, 0), (0x201, 0, 0), (0, 63, 63), (0, 64, 0), (0, 255, 0)]
+        [(0x200, 9, 9), (0x200, 10, 0), (0x201, 1, 0), (0x201, 0, 0), (0, 10, 10), (0, 11, 0), (0, 63, 0), (0, 255, 0)]
     {
         assert_eq!(head(&r, pfn, &[4], OBJECT | 1, order, 3).order, expected, "{pfn:#x} order {order}");
+    }
+    for (order, expected) in [(11, 11), (18, 18), (19, 0), (63, 0)] {
+        assert_eq!(head(&r, 0, &[], 0, order, 2), Verdict::block(PageClass::HugeTlb, expected), "hugetlb of {order}");
     }
     // The second page is not there.
     let alone = r.classify(Pfn(0x200), &page(&[16, 4], OBJECT | 1, 0), || None);
     assert_eq!(alone, Verdict::page(PageClass::User));
+}
+
+#[test]
+fn a_head_without_a_tail_behind_it_speaks_for_itself_alone() {
+    let r = v6_1();
+    let mut next = [0u8; 64];
+    (next[16], next[17]) = (3, 9);
+    let thp = page(&[16, 4], OBJECT | 1, 0);
+    assert_eq!(r.classify(Pfn(0x200), &thp, || Some(&next[..])), Verdict::page(PageClass::User));
+    next[8] = 1;
+    assert_eq!(r.classify(Pfn(0x200), &thp, || Some(&next[..])), Verdict::block(PageClass::User, 9));
+}
+
+#[test]
+fn where_the_number_of_orders_is_not_told_it_is_that_of_x86_64() {
+    for line in ["", "LENGTH(zone.free_area)=60\n"] {
+        let r = rules(&V6_1.replace("LENGTH(zone.free_area)=11\n", line), KernelVersion(6, 1, 0));
+        let mut free = page(&[], 0, -129);
+        for (order, expected) in [(10, Verdict::block(PageClass::Free, 10)), (11, Verdict::page(PageClass::Kernel))] {
+            free[40] = order;
+            let verdict = r.classify(Pfn(0), &free, || None);
+            assert_eq!(Verdict { odd: None, ..verdict }, expected, "{order}");
+        }
+        assert_eq!(head(&r, 0, &[4], OBJECT | 1, 11, 3).order, 0);
+    }
 }
 
 #[test]
@@ -156,6 +184,7 @@ fn hugetlb_is_told_by_flag_and_by_type() {
     let flag = rules(&V6_1.replace("NUMBER(HUGETLB_PAGE_DTOR)=2", "NUMBER(PG_hugetlb)=8"), KernelVersion(6, 6, 0));
     let mut next = [0u8; 64];
     next[..8].copy_from_slice(&(9u64 | 1 << 8).to_le_bytes());
+    next[8] = 1;
     assert_eq!(
         flag.classify(Pfn(0x200), &page(&[16], 0, 0), || Some(&next[..])),
         Verdict::block(PageClass::HugeTlb, 9)
@@ -253,7 +282,7 @@ proptest! {
     ) {
         let rules = if new { v6_16() } else { v6_1() };
         let verdict = rules.classify(Pfn(pfn), &page, || next.as_deref());
-        prop_assert!(u32::from(verdict.order) <= pfn.trailing_zeros() && verdict.order < 64);
+        prop_assert!(u32::from(verdict.order) <= pfn.trailing_zeros() && verdict.order <= 18);
         prop_assert!(verdict.odd.is_none() || verdict.class == PageClass::Kernel);
     }
 
