@@ -108,8 +108,10 @@ struct OldFlags {
 const OLD_FLAGS: OldFlags = OldFlags { slab: 7, head: 14 };
 /// Linux that first exported PG_slab, and what took its place since.
 const SLAB_EXPORTED: KernelVersion = KernelVersion(3, 9, 0);
-/// Linux that first exported the offset of `page.compound_head`, renamed since.
-const COMPOUND_HEAD_EXPORTED: KernelVersion = KernelVersion(4, 6, 0);
+/// Linux from which on tails have to be told by `page.compound_head`, an offset exported since 4.6: 4.5 put `compound_mapcount`, -1
+/// where nothing is mapped, over the `mapping` of the second page, so that it looks anonymous (commit 53f9263baba6). Before, tails
+/// had no `mapping` of their own.
+const TAILS_WITH_MAPCOUNT: KernelVersion = KernelVersion(4, 5, 0);
 /// Orders of the buddy allocator where VMCOREINFO does not give them: those of x86-64, where they cannot be configured.
 const ORDERS: u64 = 11;
 /// More than any kernel has: 64 KiB pages in blocks of 512 MiB are 14.
@@ -181,7 +183,7 @@ impl PageRules {
         // Slab pages and tails of compound pages use the word for something else, so they must be told before; a VMCOREINFO that
         // was cut short lacks what tells them.
         let slab_is_told = info.bit("PG_slab")?.is_some() || slab_type.is_some() || older_than(SLAB_EXPORTED);
-        let tails_are_told = compound_head.is_some() || older_than(COMPOUND_HEAD_EXPORTED);
+        let tails_are_told = compound_head.is_some() || older_than(TAILS_WITH_MAPCOUNT);
         let hugetlb_type = page_type("PAGE_HUGETLB_MAPCOUNT_VALUE")?;
         let compound = Self::compound(info, size, version, hugetlb_type)?;
 

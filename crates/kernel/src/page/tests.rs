@@ -155,6 +155,27 @@ fn where_the_number_of_orders_is_not_told_it_is_that_of_x86_64() {
 }
 
 #[test]
+fn anonymous_memory_is_not_told_where_the_second_page_of_a_compound_looks_like_it() {
+    let old = "SIZE(page)=64\nOFFSET(page.flags)=0\nOFFSET(page.mapping)=8\nNUMBER(PG_lru)=5\nNUMBER(PG_private)=11\n\
+               NUMBER(PG_swapcache)=15\nNUMBER(PG_slab)=7\n";
+    // Linux 4.5: compound_mapcount of -1 in the lower half of TAIL_MAPPING.
+    let mut second = [0u8; 64];
+    second[8..16].copy_from_slice(&0xdead_0000_ffff_ffffu64.to_le_bytes());
+    for (version, key, expected) in [
+        (KernelVersion(4, 4, 302), "", true),
+        (KernelVersion(4, 5, 0), "", false),
+        (KernelVersion(4, 5, 7), "OFFSET(page.compound_head)=32\n", true),
+        (KernelVersion(4, 6, 0), "", false),
+    ] {
+        let r = rules(&format!("{old}{key}"), version);
+        let told = r.evidence().iter().any(|e| e.0 == PageClass::User && e.1.is_some());
+        assert_eq!(told, expected, "{version:?} {key}");
+        second[32] = u8::from(!key.is_empty());
+        assert!(version < KernelVersion(4, 5, 0) || class(&r, &second) == PageClass::Kernel, "{version:?} {key}");
+    }
+}
+
+#[test]
 fn free_blocks_have_the_order_of_their_private_word() {
     for (rules, mark) in [(v6_1(), -129), (v6_16(), (0xf0u32 << 24) as i32)] {
         let free = |pfn: u64, order: u64| {
