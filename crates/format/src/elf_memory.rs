@@ -135,7 +135,7 @@ impl PhysicalMemory for ElfCore {
     }
 
     fn view(&self) -> Box<dyn MemoryView + '_> {
-        Box::new(ElfView { core: self, held: None, scratch: Vec::new(), next: u64::MAX })
+        Box::new(ElfView { core: self, held: None, scratch: Vec::new(), next: u64::MAX, no_ahead: 0 })
     }
 }
 
@@ -146,6 +146,8 @@ struct ElfView<'a> {
     scratch: Vec<u8>,
     /// File offset behind the last slice.
     next: u64,
+    /// Nothing is read ahead below this file offset, for a read ahead up to here failed.
+    no_ahead: u64,
 }
 
 enum Held {
@@ -229,8 +231,13 @@ impl ElfView<'_> {
                 None
             };
             self.held = match window {
-                None if follows && len <= SMALL && !self.core.bytes.is_memory() => {
-                    self.read_ahead(offset, most(AHEAD), spare).map(Held::Copied)
+                None if follows && len <= SMALL && offset >= self.no_ahead && !self.core.bytes.is_memory() => {
+                    let ahead = most(AHEAD);
+                    let read = self.read_ahead(offset, ahead, spare);
+                    if read.is_none() {
+                        self.no_ahead = offset.saturating_add(ahead as u64);
+                    }
+                    read.map(Held::Copied)
                 }
                 window => window,
             }
