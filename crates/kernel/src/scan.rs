@@ -32,12 +32,17 @@ pub struct ChunkScan {
 /// Bytes of memory map looked at through one slice.
 const SLICE: u64 = 256 << 10;
 
+/// The page size of x86-64.
+const MAP_PAGE: u64 = 4096;
+
 /// One thread's scanner.
 pub struct Scanner<'a> {
     kernel: &'a Kernel,
     reader: KernelReader<'a>,
     skip: ClassSet,
     pair: Vec<u8>,
+    /// The memory map is read page by page up to this page frame's, for a larger slice of it could not be read.
+    narrow: Pfn,
 }
 
 /// A block being walked.
@@ -55,7 +60,7 @@ impl<'a> Scanner<'a> {
     #[must_use]
     pub fn new(kernel: &'a Kernel, memory: &'a dyn PhysicalMemory, skip: ClassSet) -> Self {
         let pair = vec![0; 2 * kernel.rules.size()];
-        Self { kernel, reader: KernelReader::new(memory, &kernel.paging), skip, pair }
+        Self { kernel, reader: KernelReader::new(memory, &kernel.paging), skip, pair, narrow: Pfn(0) }
     }
 
     /// Tells `sink` the class of each page frame of chunk number `chunk` that is in `ram`, ascending.
@@ -91,6 +96,7 @@ impl<'a> Scanner<'a> {
     ) {
         let size = self.kernel.rules.size() as u64;
         let mut at = range.start;
+        self.narrow = range.start;
         while at < range.end {
             if let Some(b) = block.as_ref().filter(|b| b.end > at && !b.ask) {
                 let end = b.end.min(range.end);
@@ -104,7 +110,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Scans some of the `left` pages from `at` on, whose `struct page`s begin at `map`; returns where it stopped.
+    /// Scans some of the `left` pages from `at` on, whose `struct page`s begin at `map`; returns where it stopped, which is `at`
+    /// where it is to be tried again with less.
     fn scan_slice(
         &mut self,
         at: Pfn,
@@ -117,7 +124,10 @@ impl<'a> Scanner<'a> {
         let rules = &self.kernel.rules;
         let size = rules.size();
         // One more than is left, so that the last page's successor can be asked.
-        let want = ((left + 1) * size as u64).min(SLICE);
+        let mut want = ((left + 1) * size as u64).min(SLICE);
+        if at < self.narrow {
+            want = want.min(rest_of_page(map));
+        }
         let piece = self.reader.contiguous(map, want).ok();
         let whole = piece.map_or(0, |(_, len)| len / size as u64);
         if whole < 2 {
@@ -125,6 +135,10 @@ impl<'a> Scanner<'a> {
         }
         let (phys, len) = piece.unwrap_or((PhysAddr(0), 0));
         let Ok(bytes) = self.reader.physical().slice(phys, len as usize) else {
+            if len > rest_of_page(map) {
+                self.narrow = at.plus(whole);
+                return at;
+            }
             return self.scan_pair(at, map, left, block, sink, out);
         };
         // The last whole struct page of the slice only serves as the one before's successor.
@@ -157,18 +171,25 @@ impl<'a> Scanner<'a> {
         let rules = &self.kernel.rules;
         let size = rules.size();
         let (page, next) = self.pair.split_at_mut(size);
-        let end = at.plus(1.min(left));
         if self.reader.read_virt(map, page).is_err() {
-            out.unread += 1;
-            sink.pages(at, end, PageClass::Kernel);
-            return end;
+            // Either it reaches into the next page, or its page is lost with all that begin in it.
+            let lost = rest_of_page(map).div_ceil(size as u64).min(left);
+            out.unread += lost;
+            sink.pages(at, at.plus(lost), PageClass::Kernel);
+            return at.plus(lost);
         }
+        let end = at.plus(1.min(left));
         let next = self.reader.read_virt(map.plus(size as u64), next).is_ok().then_some(&*next);
         let page = &*page;
         let mut walk = Walk { at, block, sink, out, skip: self.skip };
         walk.step(end, || rules.classify(at, page, || next), || rules.is_poisoned(page));
         walk.at
     }
+}
+
+/// Bytes from `addr` to the end of its page: what is mapped, and what a dump has, goes by pages.
+const fn rest_of_page(addr: VirtAddr) -> u64 {
+    MAP_PAGE - addr.0 % MAP_PAGE
 }
 
 /// The state of a walk over neighbouring pages.

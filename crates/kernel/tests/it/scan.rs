@@ -1,10 +1,14 @@
 //! One pass over the memory map: ranges that cover RAM, in order, of the right class.
 
 use crate::machine::Opened;
-use coresift_format::{CHUNK_PAGES, PageSet, Pfn};
-use coresift_kernel::{ChunkScan, ClassSet, ClassSink, Oddity, PageClass, Scanner};
-use coresift_synth::{Image, KernelLayout, LAYOUTS, Leaf, Machine, Model};
+use coresift_format::{Bytes, CHUNK_PAGES, Input, PageSet, Pfn, Window};
+use coresift_kernel::{ChunkScan, ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner};
+use coresift_synth::{Image, KernelLayout, LAYOUTS, Leaf, Machine, Model, PAGE};
 use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Takes what a scan says, and holds it to its promise: ascending, without overlap.
 #[derive(Default)]
@@ -101,13 +105,82 @@ fn struct_pages_that_are_not_mapped_or_not_in_the_dump_are_counted() {
     elf.split(map * 4096);
     elf.split((map + 1) * 4096);
     elf.segments.retain(|s| s.paddr != map * 4096);
-    let input = coresift_format::Input::from_bytes(std::sync::Arc::new(elf.bytes())).unwrap();
-    let kernel = coresift_kernel::Kernel::open(&input, image.vmcoreinfo.as_bytes()).unwrap();
+    let input = Input::from_bytes(Arc::new(elf.bytes())).unwrap();
+    let kernel = Kernel::open(&input, image.vmcoreinfo.as_bytes()).unwrap();
     let mut ranges = Ranges::default();
     let out = Scanner::new(&kernel, input.memory(), ClassSet::NONE).scan_chunk(0, input.memory().ram(), &mut ranges);
     assert_eq!((out.unmapped, out.unread), (0, 64));
     assert!((0x1140..0x1180).all(|pfn| ranges.classes[&pfn] == PageClass::Kernel));
     assert_eq!(ranges.classes[&0x1128], PageClass::Cache, "its neighbours are told as ever");
+}
+
+/// A file that cannot be read in some places, and counts the bytes asked for.
+struct Bad {
+    bytes: Vec<u8>,
+    bad: Vec<Range<u64>>,
+    asked: AtomicU64,
+}
+
+impl Bytes for Bad {
+    fn name(&self) -> &str {
+        "bad"
+    }
+
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.asked.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        if self.bad.iter().any(|bad| bad.start < offset + buf.len() as u64 && offset < bad.end) {
+            return Err(io::ErrorKind::Other.into());
+        }
+        Bytes::read_at(&self.bytes, offset, buf)
+    }
+
+    fn window(&self, _: u64, _: usize) -> Option<Window> {
+        None
+    }
+}
+
+#[test]
+fn a_lost_page_of_the_memory_map_costs_a_page_and_no_slice() {
+    for name in ["2.6.32", "6.12"] {
+        let machine = Machine::new(KernelLayout::get(name)).ram(0x1000..0x1400).ram(0x8000..0x10000);
+        let image = machine.pages("@0x8000 32768 cache content=zero").build();
+        let size = image.layout.page.size;
+        let source = image.elf().with_image().bytes();
+        let whole = Input::from_bytes(Arc::new(source.clone())).unwrap();
+        let kernel = Kernel::open(&whole, image.vmcoreinfo.as_bytes()).unwrap();
+        // Every eighth page of the memory map of the second chunk.
+        let map = kernel.memmap.page(Pfn(0x8000)).unwrap().0;
+        let lost: Vec<u64> = (map / PAGE * PAGE..map + size * CHUNK_PAGES).step_by(8 * PAGE as usize).skip(1).collect();
+        let bad = lost.iter().map(|page| {
+            let at = crate::machine::translate(&image, *page);
+            let segment =
+                whole.segments().iter().rev().find(|s| (s.paddr..s.paddr + s.file_size).contains(&at)).unwrap();
+            let start = segment.file_offset + at - segment.paddr;
+            start..start + PAGE
+        });
+        let file = Arc::new(Bad { bytes: source, bad: bad.collect(), asked: AtomicU64::new(0) });
+        let input = Input::from_bytes(Arc::clone(&file) as Arc<dyn Bytes>).unwrap();
+        file.asked.store(0, Ordering::Relaxed);
+        let mut ranges = Ranges::default();
+        let mut scanner = Scanner::new(&kernel, input.memory(), ClassSet::NONE);
+        let out = scanner.scan_chunk(1, input.memory().ram(), &mut ranges);
+        let is_lost = |pfn: &u64| {
+            let at = map + (pfn - 0x8000) * size;
+            lost.iter().any(|page| at < page + PAGE && *page < at + size)
+        };
+        let expected: Vec<u64> = (0x8000..0x10000).filter(is_lost).collect();
+        assert_eq!(out.unread, expected.len() as u64, "{name}");
+        for (pfn, class) in &ranges.classes {
+            let told = if is_lost(pfn) { PageClass::Kernel } else { PageClass::Cache };
+            assert_eq!(*class, told, "{name} {pfn:#x}");
+        }
+        let asked = file.asked.load(Ordering::Relaxed);
+        assert!(asked < 4 * size * CHUNK_PAGES, "{name}: {asked} bytes read of a memory map of {}", size * CHUNK_PAGES);
+    }
 }
 
 #[test]
