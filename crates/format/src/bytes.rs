@@ -4,6 +4,7 @@ use crate::window::Window;
 use crate::{FormatError, Result};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,6 +41,12 @@ pub trait Bytes: Send + Sync {
     /// may be poisoned or belong to the hypervisor, and reading it is the end of the capture kernel.
     fn is_memory(&self) -> bool {
         false
+    }
+
+    /// The first run of bytes from `offset` on that somebody wrote. A hole of a sparse file is written: whoever made it had zeros
+    /// there. A part of a flattened stream's file that no block brings is not.
+    fn next_written(&self, offset: u64) -> Option<Range<u64>> {
+        (offset < self.len()).then(|| offset..self.len())
     }
 
     /// The first offset from `offset` on that may hold something else than zero, so that a walk can step over holes.

@@ -28,11 +28,16 @@ const TOUCH: usize = 4096;
 /// A page is stored when at least one of its bytes has data in the file; its other bytes read as zero. A segment's
 /// pages without data (`p_filesz` below `p_memsz`) exist, but are not stored. Segments without a physical address are
 /// counted and left alone.
+///
+/// What segments claim and nobody wrote is not stored: neither the parts of a flattened stream's file that no block brings, nor
+/// more bytes than the file has, which segments that share their data could make of it.
 pub struct ElfCore {
     bytes: Arc<dyn Bytes>,
     headers: ElfHeaders,
     page: PageSize,
     data: Vec<Extent>,
+    /// Addresses whose data nobody wrote.
+    unwritten: Vec<(u64, u64)>,
     ram: PageSet,
     stored: PageSet,
     beyond_end: PageSet,
@@ -50,12 +55,32 @@ impl ElfCore {
             end: s.paddr.saturating_add(s.file_size),
             source: s.file_offset,
         });
-        let data = resolve(claims.collect());
+        let (data, unwritten) = written(&*bytes, resolve(claims.collect()));
         let none = PageSet::default;
-        let mut core = Self { bytes, headers, page, data, ram: none(), stored: none(), beyond_end: none() };
+        let mut core = Self { bytes, headers, page, data, unwritten, ram: none(), stored: none(), beyond_end: none() };
         core.set_page_size(page);
         core.headers.problems.extend(core.cut_short());
+        core.headers.problems.extend(core.never_written());
         Ok(core)
+    }
+
+    /// The segment data that nobody wrote.
+    fn never_written(&self) -> Option<FormatError> {
+        let (start, end) = self.unwritten.first()?;
+        let lost: u64 = self.unwritten.iter().fold(0, |sum, (start, end)| sum.saturating_add(end - start));
+        Some(FormatError::BadField {
+            file: self.bytes.name().to_owned(),
+            field: "segment data (p_offset, p_filesz of PT_LOAD)",
+            offset: self
+                .headers
+                .segments
+                .iter()
+                .find(|s| s.paddr <= *start && *end > s.paddr)
+                .map_or(0, |s| s.file_offset),
+            value: format!("{lost} bytes longer than what was written"),
+            rule: "a core has the data of all its segments".to_owned(),
+            next: "those pages are lost: fetch the file again or use another copy",
+        })
     }
 
     /// The segment data that should lie beyond the end of the file.
@@ -83,9 +108,14 @@ impl ElfCore {
             let (first, last) = pages(e.start, end);
             if end < e.end { (first, Pfn(end / size)) } else { (first, last) }
         }));
-        self.beyond_end = PageSet::from_ranges(
-            self.data.iter().filter(|e| readable_end(e) < e.end).map(|e| pages(readable_end(e), e.end)),
-        );
+        let cut = self.data.iter().filter(|e| readable_end(e) < e.end).map(|e| pages(readable_end(e), e.end));
+        let unwritten = self.unwritten.iter().map(|(start, end)| {
+            // Only the first and the last page can have a byte of something else.
+            let (first, last) = pages(*start, *end);
+            let shared = |pfn: Pfn| u64::from(self.stored.contains(pfn));
+            (first.plus(shared(first)), Pfn(last.0 - shared(Pfn(last.0 - 1))))
+        });
+        self.beyond_end = PageSet::from_ranges(cut.chain(unwritten));
     }
 
     /// What the headers say.
@@ -110,7 +140,7 @@ impl ElfCore {
         self.headers.segments.iter().filter(|s| !s.has_paddr(self.headers.bits)).count()
     }
 
-    /// Pages whose data should lie beyond the end of the file: the file was cut short.
+    /// Pages whose data should lie beyond the end of the file, or were never written to it: the file was cut short.
     #[must_use]
     pub const fn beyond_end(&self) -> &PageSet {
         &self.beyond_end
@@ -137,6 +167,46 @@ impl PhysicalMemory for ElfCore {
     fn view(&self) -> Box<dyn MemoryView + '_> {
         Box::new(ElfView { core: self, held: None, scratch: Vec::new(), next: u64::MAX, no_ahead: 0 })
     }
+}
+
+/// The parts of `claims` that somebody wrote or that lie beyond the end of the file, and the addresses of the others. All that is
+/// within the file is together no longer than the file.
+fn written(bytes: &dyn Bytes, claims: Vec<Extent>) -> (Vec<Extent>, Vec<(u64, u64)>) {
+    let (len, mut room) = (bytes.len(), bytes.backed());
+    let (mut data, mut unwritten) = (Vec::<Extent>::with_capacity(claims.len()), Vec::new());
+    for claim in claims {
+        let file_end = claim.source_of(claim.end);
+        let mut at = claim.source;
+        while at < file_end {
+            let end = file_end.min(len);
+            let run = if at >= len {
+                at..file_end
+            } else {
+                match bytes.next_written(at).filter(|run| run.start < end && room > 0) {
+                    Some(run) => run.start..run.end.min(end).min(run.start.saturating_add(room)),
+                    None => end..end,
+                }
+            };
+            let address = |source: u64| claim.start + (source - claim.source);
+            if at < run.start {
+                unwritten.push((address(at), address(run.start)));
+            }
+            if run.start < run.end {
+                if run.start < len {
+                    room -= run.end - run.start;
+                }
+                let piece = Extent { start: address(run.start), end: address(run.end), source: run.start };
+                match data.last_mut() {
+                    Some(last) if last.end == piece.start && last.source_of(last.end) == piece.source => {
+                        last.end = piece.end
+                    }
+                    _ => data.push(piece),
+                }
+            }
+            at = run.end;
+        }
+    }
+    (data, unwritten)
 }
 
 struct ElfView<'a> {
@@ -306,8 +376,10 @@ impl ElfCore {
     /// Whether the byte at `addr`, which has no data in the file, is a zero of a stored page; else why it is not there.
     fn zeros_at(&self, addr: PhysAddr) -> std::result::Result<(), ReadError> {
         let pfn = addr.pfn(self.page);
-        if self.stored.contains(pfn) || self.beyond_end.contains(pfn) {
+        if self.stored.contains(pfn) {
             Ok(())
+        } else if self.beyond_end.contains(pfn) {
+            Err(ReadError::Truncated { pfn, offset: self.bytes.len(), len: self.bytes.len() })
         } else if self.ram.contains(pfn) {
             Err(ReadError::Excluded { pfn, level: 0 })
         } else {

@@ -140,7 +140,9 @@ fn scan(stream: &dyn Bytes) -> Result<(Vec<Extent>, Option<Cut>)> {
         };
         let (offset, end) = (offset as u64, end as u64);
         let have = (end - offset).min(left - BLOCK_HEADER);
-        blocks.push(Extent { start: offset, end: offset + have, source });
+        if have > 0 {
+            blocks.push(Extent { start: offset, end: offset + have, source });
+        }
         if offset + have < end {
             let lost = Some(offset + have..end);
             return Ok((blocks, Some(Cut { at: stream.len(), kind: CutKind::InData, lost })));
@@ -218,6 +220,16 @@ impl Bytes for FlattenedBytes {
 
     fn backed(&self) -> u64 {
         self.stream.backed()
+    }
+
+    fn next_written(&self, offset: u64) -> Option<Range<u64>> {
+        let mut blocks = self.extents.get(self.extents.partition_point(|e| e.end <= offset)..)?.iter();
+        let first = blocks.next()?;
+        let mut end = first.end;
+        while let Some(next) = blocks.next().filter(|e| e.start == end) {
+            end = next.end;
+        }
+        Some(first.start.max(offset)..end)
     }
 
     fn next_data(&self, offset: u64) -> u64 {

@@ -1,6 +1,6 @@
 //! ELF cores.
 
-use crate::make::{Elf, Failing, Load, note, page_of};
+use crate::make::{Elf, Failing, Load, flatten, note, page_of};
 use coresift_format::{
     Bits, Bytes, Container, ElfCore, Endian, FileBytes, FormatError, Input, Machine, MemoryView, PageSet, PageSize,
     Pfn, PhysAddr, PhysicalMemory, ReadError, faults_taken, guard_faults,
@@ -226,6 +226,59 @@ fn claims_of_all_the_address_space_take_no_memory_and_no_time() {
     assert_eq!(read(&mut *view, 0, 16).unwrap(), [1; 16]);
     assert!(read(&mut *view, 1 << 52, 1).is_err());
     assert!(read(&mut *view, u64::MAX - 5, 3).is_err());
+}
+
+#[test]
+fn data_that_no_block_of_a_flattened_stream_brings_are_lost() {
+    let elf =
+        Elf::le64().load(Load::new(0x1000, &page_of(1, 0x1800)).claiming(0x10_0000, 1 << 57).spanning(1 << 57)).build();
+    let last = [7];
+    let stream = flatten([
+        (0, &elf[..]),
+        (0x10_0000, &page_of(2, 0x1800)[..]),
+        (0x10_3800, &page_of(3, 0x800)[..]),
+        (1 << 58, &last[..]),
+    ]);
+    let input = open(stream);
+    let core = input.as_elf().unwrap();
+    assert_eq!(pages(core.stored()), [1, 2, 4], "pages of which at least a byte was written");
+    assert_eq!(core.ram().len(), 1 << 45);
+    assert_eq!(core.beyond_end().len() + 3, core.ram().len());
+    assert!(core.beyond_end().contains(Pfn(3)) && !core.beyond_end().contains(Pfn(4)));
+    let problem = input.problems().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    assert!(problem.contains("p_filesz") && problem.contains("lost"), "{problem}");
+    let mut view = core.view();
+    assert_eq!(read(&mut *view, 0x1000, 0x1800).unwrap(), page_of(2, 0x1800));
+    assert_eq!(read(&mut *view, 0x2800, 0x800).unwrap(), [0; 0x800]);
+    assert!(matches!(read(&mut *view, 0x3000, 1), Err(ReadError::Truncated { pfn: Pfn(3), .. })));
+    assert_eq!(read(&mut *view, 0x4800, 0x800).unwrap(), page_of(3, 0x800));
+}
+
+#[test]
+fn segments_that_share_their_data_store_no_more_than_the_file_has() {
+    let mut elf = Elf::le64().load(Load::new(0, &page_of(1, 1 << 20)));
+    for i in 1..500u64 {
+        elf = elf.load(Load::new(i << 20, &[]).claiming(0x1000, 1 << 20).spanning(1 << 20));
+    }
+    let file = elf.build();
+    let len = file.len() as u64;
+    let input = open(file);
+    assert!(input.memory().stored().len() <= len / 4096 + 1);
+    assert!(input.memory().stored().len() >= 256);
+    assert_eq!(read(&mut *input.memory().view(), 0, 1 << 20).unwrap(), page_of(1, 1 << 20));
+}
+
+#[test]
+fn a_table_of_program_headers_in_a_hole_is_not_read() {
+    let mut elf = Elf::le64().load(Load::new(0x1000, &page_of(1, 0x1000)));
+    elf.extended = true;
+    let mut file = elf.build();
+    file[54..56].copy_from_slice(&0xffffu16.to_le_bytes());
+    let shoff = u64::from_le_bytes(file[40..48].try_into().unwrap()) as usize;
+    file[shoff + 44..shoff + 48].fill(0xff);
+    let last = [7];
+    let error = Input::from_bytes(Arc::new(flatten([(0, &file[..]), (1 << 62, &last[..])]))).err().unwrap();
+    assert!(matches!(error, FormatError::CutShort { .. }) && error.to_string().contains("e_phnum"), "{error}");
 }
 
 #[test]

@@ -89,6 +89,13 @@ fn c15_a_cut_says_what_was_lost() {
 }
 
 #[test]
+fn a_stream_cut_right_behind_its_first_block_header_has_no_block() {
+    let whole = flatten([(0, &[1u8; 100][..])]);
+    assert!(FlattenedBytes::open(Arc::new(whole[..4096 + 16].to_vec())).is_err());
+    assert_eq!(open(whole[..4096 + 17].to_vec()).len(), 1);
+}
+
+#[test]
 fn what_follows_the_end_marker_is_old_disk_content() {
     let once = flatten([(0, &[1u8; 100][..])]);
     for after in [vec![0xff; 5], vec![7; 9000], once.clone()] {
