@@ -14,6 +14,7 @@ mod progress;
 mod report;
 #[cfg(test)]
 mod sample;
+mod signals;
 mod size;
 mod text;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     // A dump on a disk that fails, or one that is cut short while it is read, loses pages, not the run. Should the system refuse
     // the handler, it would not be worth stopping a dump for.
     let _unguarded = coresift_format::guard_faults();
+    signals::survive_file_size_limit();
     let args: Vec<OsString> = std::env::args_os().collect();
     let called_makedumpfile =
         args.first().is_some_and(|name| Path::new(name).file_name() == Some("makedumpfile".as_ref()));

@@ -3,10 +3,13 @@
 use crate::pipeline::bytes_per_worker;
 use std::fs;
 
-/// What the program needs whatever it does: code, stacks, headers, notes.
-const BASE_BYTES: u64 = 8 << 20;
+/// What the program needs whatever it does: code, headers, notes, waiting descriptors, and for a moment the kernel's types.
+const BASE_BYTES: u64 = 10 << 20;
 /// Share of the available memory that is taken when no budget is given: the page cache of the target needs the rest.
 const DEFAULT_SHARE: u64 = 60;
+
+/// Stack of a worker thread: the default of 2 MiB counts against a capture kernel that does not overcommit.
+pub const WORKER_STACK: usize = 256 << 10;
 
 /// How much memory a run may use, and how many threads fit in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,19 +36,20 @@ pub enum EngineError {
         /// What the system said.
         error: io::Error,
     },
-    /// The target is full. What was written is a readable, incomplete dump.
-    #[error("no space left on {path}; {written} of {kept} pages were written, and the file is marked incomplete and can be read",
-        path = path.display(), written = .report.kept_pages)]
+    /// The target is full.
+    #[error("no space left on {path}: {what}", path = path.display(), what = full(*readable, report, *kept))]
     NoSpace {
         /// The target.
         path: PathBuf,
         /// Pages that were to be written.
         kept: u64,
+        /// Whether what was written is a readable dump, marked incomplete.
+        readable: bool,
         /// What was done.
         report: Box<Report>,
     },
-    /// Writing failed for another reason. What was written is a readable, incomplete dump.
-    #[error("cannot write to {path} at offset {offset}: {error}; the file is marked incomplete", path = path.display())]
+    /// Writing failed for another reason.
+    #[error("cannot write to {path} at offset {offset}: {error}; {what}", path = path.display(), what = left(*readable))]
     Write {
         /// The target.
         path: PathBuf,
@@ -56,6 +57,16 @@ pub enum EngineError {
         offset: u64,
         /// What the system said.
         error: io::Error,
+        /// Whether what was written is a readable dump, marked incomplete.
+        readable: bool,
+    },
+    /// Page frames of this machine are numbered in a way that is not written yet.
+    #[error("{file} is a dump of {machine}, which cannot be written yet; use makedumpfile for it")]
+    Machine {
+        /// The input.
+        file: String,
+        /// The machine.
+        machine: String,
     },
     /// The dump cannot be described in a kdump-compressed file.
     #[error(
@@ -84,4 +95,16 @@ pub enum EngineError {
         /// What is needed at least, in bytes.
         needed: u64,
     },
+}
+
+fn left(readable: bool) -> &'static str {
+    if readable { "what was written is marked incomplete and can be read" } else { "nothing readable was written" }
+}
+
+fn full(readable: bool, report: &Report, kept: u64) -> String {
+    if readable {
+        format!("{} of {kept} pages were written; {}", report.kept_pages, left(readable))
+    } else {
+        left(readable).to_owned()
+    }
 }

@@ -8,6 +8,7 @@
 mod batches;
 mod budget;
 mod checks;
+mod descriptors;
 mod dump;
 mod error;
 mod observer;
@@ -15,6 +16,7 @@ mod options;
 mod pipeline;
 mod plan;
 mod report;
+mod source;
 mod target;
 mod writer;
 

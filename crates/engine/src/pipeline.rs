@@ -5,8 +5,8 @@
 //! wait for or to be woken, and with one thread nothing is ever handed over.
 
 use crate::batches::{BATCH_BYTES, Batches, Run};
+use crate::budget::WORKER_STACK;
 use crate::observer::{Observer, Stage};
-use crate::plan::WORKER_STACK;
 use crate::target::WriteFailed;
 use crate::writer::{Stored, Writer};
 use coresift_format::codec::{CodecError, Compression, Compressor};
@@ -64,24 +64,24 @@ impl Batch {
     }
 }
 
-struct Ring<'w, 'o> {
-    writer: Option<Writer<'w>>,
+struct Ring {
+    writer: Option<Writer>,
     /// Batches that are done, by their distance from `head`.
     slots: VecDeque<Option<Batch>>,
     head: u64,
     spare: Vec<Batch>,
     copied: Copied,
-    total: u64,
-    observer: &'o dyn Observer,
 }
 
-struct Pipeline<'a, 'w> {
+struct Pipeline<'a> {
     memory: &'a dyn PhysicalMemory,
     compression: Compression,
     page: PageSize,
     batches: Mutex<Batches<'a>>,
-    ring: Mutex<Ring<'w, 'a>>,
+    ring: Mutex<Ring>,
     changed: Condvar,
+    total: u64,
+    observer: &'a dyn Observer,
 }
 
 /// Copies all pages of `batches` (`total` in number) from `memory` to `writer` with `threads` threads. Returns what was done,
@@ -89,28 +89,20 @@ struct Pipeline<'a, 'w> {
 ///
 /// # Errors
 /// The codec cannot be set up.
-pub fn copy<'w>(
+pub fn copy(
     memory: &dyn PhysicalMemory,
     batches: Batches<'_>,
     total: u64,
-    writer: Writer<'w>,
+    writer: Writer,
     compression: Compression,
     threads: usize,
     observer: &dyn Observer,
-) -> Result<(Copied, Option<Writer<'w>>), CodecError> {
+) -> Result<(Copied, Option<Writer>), CodecError> {
     let page = memory.page_size();
     // One that can be set up says that the codec works; the threads make their own.
     let first = Worker::new(memory, compression, page)?;
     let spare = std::iter::repeat_with(Batch::default).take(threads.max(1) * BUFFERS_A_THREAD).collect();
-    let ring = Ring {
-        writer: Some(writer),
-        slots: VecDeque::new(),
-        head: 0,
-        spare,
-        copied: Copied::default(),
-        total,
-        observer,
-    };
+    let ring = Ring { writer: Some(writer), slots: VecDeque::new(), head: 0, spare, copied: Copied::default() };
     let pipeline = Pipeline {
         memory,
         compression,
@@ -118,6 +110,8 @@ pub fn copy<'w>(
         batches: Mutex::new(batches),
         ring: Mutex::new(ring),
         changed: Condvar::new(),
+        total,
+        observer,
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
@@ -135,7 +129,7 @@ pub fn copy<'w>(
     Ok((ring.copied, ring.writer))
 }
 
-impl<'a, 'w> Pipeline<'a, 'w> {
+impl Pipeline<'_> {
     fn work(&self, mut worker: Worker<'_>) {
         while let Some(mut batch) = self.buffer() {
             let claimed = self.batches.lock().unwrap_or_else(PoisonError::into_inner).next(&mut batch.runs);
@@ -145,7 +139,7 @@ impl<'a, 'w> Pipeline<'a, 'w> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ring<'w, 'a>> {
+    fn lock(&self) -> MutexGuard<'_, Ring> {
         // Nothing panics while it holds the ring; if it did, what the ring says is still true.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,6 +182,11 @@ impl<'a, 'w> Pipeline<'a, 'w> {
             ring.account(&batch, result);
             ring.spare.push(batch);
             self.changed.notify_one();
+            let done = ring.copied.pages + ring.copied.lost_count;
+            drop(ring);
+            // Without the lock: a receiver that blocks holds up the writing, but no thread that has a buffer left.
+            self.observer.progress(Stage::CopyPages, done, self.total);
+            ring = self.lock();
         }
         if ring.copied.failed.is_some() {
             self.changed.notify_all();
@@ -196,7 +195,7 @@ impl<'a, 'w> Pipeline<'a, 'w> {
     }
 }
 
-impl Ring<'_, '_> {
+impl Ring {
     fn account(&mut self, batch: &Batch, result: Result<(), WriteFailed>) {
         let lost = batch.lost.len() as u64;
         let all = batch.pages.len() as u64;
@@ -231,7 +230,6 @@ impl Ring<'_, '_> {
                 copied.failed = Some(failed);
             }
         }
-        self.observer.progress(Stage::CopyPages, copied.pages + copied.lost_count, self.total);
     }
 }
 

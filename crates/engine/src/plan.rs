@@ -1,11 +1,12 @@
 //! Which pages to keep, and in what order they are written.
 
+use crate::budget::WORKER_STACK;
 use crate::observer::{Observer, Stage};
 use crate::report::{ClassRow, GuardRow};
 use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
 use coresift_kernel::protected::{self, Protected};
 use coresift_kernel::{ChunkScan, ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner, nodes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 /// Numbers of pages by class.
@@ -123,13 +124,24 @@ impl Plan {
         let lost = lost.finish();
         self.guard.push(GuardRow { what: "mem_map", pages: needed.len(), saved: lost.len() });
         if !lost.is_empty() {
-            self.keep = PageSet::from_ranges(self.keep.all_runs().chain(lost.all_runs()));
+            self.keep = united(&self.keep, &lost);
         }
     }
 }
 
-/// Stack of a worker thread: the default of 2 MiB counts against a capture kernel that does not overcommit.
-pub const WORKER_STACK: usize = 256 << 10;
+/// The pages of either set.
+fn united(one: &PageSet, other: &PageSet) -> PageSet {
+    let chunks: BTreeSet<u64> = one.chunks().chain(other.chunks()).collect();
+    let (mut bits, mut more) = (ChunkBits::default(), ChunkBits::default());
+    let mut set = PageSetBuilder::default();
+    for chunk in chunks {
+        one.copy_chunk(chunk, &mut bits);
+        other.copy_chunk(chunk, &mut more);
+        bits.unite(&more);
+        set.push(chunk, &bits);
+    }
+    set.finish()
+}
 
 /// Free pages by the free lists, where the pages themselves do not tell and they are to be left out.
 fn free_by_lists(
@@ -239,7 +251,9 @@ impl Scan<'_> {
                 done.spills.push((chunk, end, class));
             }
             done.chunks.insert(chunk, result);
-            self.observer.progress(Stage::FindPages, done.pages.min(total), total);
+            let pages = done.pages.min(total);
+            drop(done);
+            self.observer.progress(Stage::FindPages, pages, total);
         }
     }
 
@@ -327,7 +341,8 @@ impl Bits {
         self.free.unite(&self.scratch);
         self.counts.take(PageClass::Kernel, moved);
         self.counts.add(PageClass::Free, moved);
-        self.dropped.add(PageClass::Free, moved);
+        self.scratch.intersect(&self.stored);
+        self.dropped.add(PageClass::Free, self.scratch.count());
     }
 
     fn finish(&mut self, chunk: u64, protected: &[Protected]) -> Chunk {
@@ -440,7 +455,16 @@ impl Done {
     /// Lets blocks that reach beyond their chunk (1 GiB hugetlb pages) speak for the chunks they cover, whole.
     fn apply_spills(&mut self, memory: &dyn PhysicalMemory, excluded: ClassSet, protected: &[Protected]) {
         let mut bits = Bits::default();
-        for (chunk, end, class) in std::mem::take(&mut self.spills) {
+        let mut spills = std::mem::take(&mut self.spills);
+        // Threads finish in any order. What a covered chunk said, spills among it, does not count.
+        spills.sort_unstable_by_key(|spill| spill.0);
+        let mut covered_to = Pfn(0);
+        spills.retain(|(chunk, end, _)| {
+            let counts = chunk << CHUNK_SHIFT >= covered_to.0;
+            covered_to = if counts { covered_to.max(*end) } else { covered_to };
+            counts
+        });
+        for (chunk, end, class) in spills {
             let covered: Vec<u64> =
                 self.chunks.range(chunk + 1..end.0.div_ceil(1 << CHUNK_SHIFT)).map(|(n, _)| *n).collect();
             for number in covered {

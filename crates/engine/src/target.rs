@@ -2,16 +2,18 @@
 
 use crate::error::EngineError;
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An open target, written by offset.
 #[derive(Debug)]
 pub struct Output {
     kind: Kind,
-    written: u64,
+    written: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -73,7 +75,7 @@ impl Output {
         let existing = rustix::fs::stat(path).ok();
         let is = |kind| existing.as_ref().is_some_and(|s| FileType::from_raw_mode(s.st_mode) == kind);
         if dry_run || is(FileType::CharacterDevice) {
-            return Ok(Self { kind: Kind::Nothing, written: 0 });
+            return Ok(Self { kind: Kind::Nothing, written: AtomicU64::new(0) });
         }
         let block = is(FileType::BlockDevice);
         let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -83,40 +85,59 @@ impl Output {
         let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
         let file: File = opened.map_err(|e| EngineError::TargetOpen { path: path.to_owned(), error: e.into() })?.into();
         let kind = if block { Kind::Block(file) } else { Kind::Regular(file) };
-        Ok(Self { kind, written: 0 })
+        Ok(Self { kind, written: AtomicU64::new(0) })
     }
 
-    /// Bytes written since the target was last emptied, rewritten ones counted each time.
+    /// Bytes written since the target was last emptied, rewritten headers counted each time.
     #[must_use]
-    pub const fn written(&self) -> u64 {
-        self.written
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 
-    /// Empties the target and makes sure that `0..len` reads as zeros, and that `from..len` has its space, so that writing there
-    /// later cannot fail for lack of it.
+    /// Does not count `bytes` of what will be written: they are only written again, to join what is around them.
+    pub fn discount(&self, bytes: u64) {
+        self.written.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Empties the target, and makes `0..len` read as zeros. On a file that takes no space yet.
     ///
     /// # Errors
     /// The target is full or cannot be written.
-    pub fn reserve(&mut self, from: u64, len: u64) -> Result<(), WriteFailed> {
-        let failed = |error: io::Error| WriteFailed { done: 0, offset: 0, error };
-        self.written = 0;
-        let mut at = match &self.kind {
-            Kind::Nothing => return Ok(()),
-            // Old content may be anywhere.
-            Kind::Block(_) => 0,
-            Kind::Regular(file) => {
-                file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)?;
-                match rustix::fs::fallocate(file, FallocateFlags::empty(), from, len - from) {
-                    Ok(()) => return Ok(()),
-                    // Some file systems cannot reserve; there zeros are written.
-                    Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => from,
-                    Err(e) => return Err(failed(e.into())),
-                }
+    pub fn empty(&self, len: u64) -> Result<(), WriteFailed> {
+        self.written.store(0, Ordering::Relaxed);
+        match &self.kind {
+            Kind::Nothing => Ok(()),
+            Kind::Regular(file) => file.set_len(0).and_then(|()| file.set_len(len)).map_err(|error| WriteFailed {
+                done: 0,
+                offset: len,
+                error,
+            }),
+            // Old content may be anywhere; the old dump's header goes first.
+            Kind::Block(_) => self.fill(0, len),
+        }
+    }
+
+    /// Makes sure that `from..to`, which reads as zeros, has its space, so that writing there later cannot fail for lack of it.
+    ///
+    /// # Errors
+    /// The target is full or cannot be written.
+    pub fn reserve(&self, from: u64, to: u64) -> Result<(), WriteFailed> {
+        let Kind::Regular(file) = &self.kind else { return Ok(()) };
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to.saturating_sub(from)) {
+            Ok(()) => Ok(()),
+            Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
+                Err(WriteFailed { done: 0, offset: from, error: e.into() })
             }
-        };
+            // Some file systems cannot reserve (NFS before 4.2, CIFS, 9p); there zeros are written.
+            Err(_) => self.fill(from, to),
+        }
+    }
+
+    fn fill(&self, from: u64, to: u64) -> Result<(), WriteFailed> {
         let zeros = vec![0; 1 << 20];
-        while at < len {
-            let n = (len - at).min(zeros.len() as u64);
+        let mut at = from;
+        while at < to {
+            let n = (to - at).min(zeros.len() as u64);
             self.write_at(zeros.get(..n as usize).unwrap_or_default(), at)?;
             at += n;
         }
@@ -127,9 +148,9 @@ impl Output {
     ///
     /// # Errors
     /// How much was written before the failure, and what the system said.
-    pub fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), WriteFailed> {
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), WriteFailed> {
         let (Kind::Regular(file) | Kind::Block(file)) = &self.kind else {
-            self.written += bytes.len() as u64;
+            self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             return Ok(());
         };
         let mut done = 0;
@@ -141,7 +162,7 @@ impl Output {
                 }
                 Ok(n) => {
                     done += n;
-                    self.written += n as u64;
+                    self.written.fetch_add(n as u64, Ordering::Relaxed);
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(WriteFailed { done, offset, error }),

@@ -2,9 +2,11 @@
 //! descriptor that points at bytes not yet written.
 
 use crate::batches::Run;
+use crate::descriptors::Descriptors;
 use crate::target::{Output, WriteFailed};
 use coresift_format::kdump::{Header, HeaderLayout, Layout, PageDesc, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
 use coresift_format::{PageSet, Pfn};
+use std::sync::Arc;
 
 /// Everything in front of the page data.
 #[derive(Clone, Debug)]
@@ -17,9 +19,15 @@ pub struct Metadata {
     pub sub_header: SubHeader,
     /// The ELF notes.
     pub notes: Vec<u8>,
+    /// What an earlier run erased, as its file tells it; written behind the pages.
+    pub erase_info: Vec<u8>,
     /// Where everything goes.
     pub regions: Layout,
 }
+
+/// Whether a target that failed is a dump that can be read, marked incomplete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Readable(pub bool);
 
 /// How one page of a batch is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,47 +45,48 @@ pub enum Stored {
     Lost,
 }
 
-/// Descriptors waiting for their data to be written.
-const MAX_PENDING: usize = 64 << 10;
-/// Descriptor runs further apart than this are written by themselves rather than read back and rewritten together.
-const MAX_GAP: u64 = 4 << 10;
-
 /// Writes one file.
-pub struct Writer<'a> {
-    output: &'a mut Output,
+pub struct Writer {
+    output: Arc<Output>,
     meta: Metadata,
     /// Where the next data go.
     end: u64,
-    /// Runs of encoded descriptors whose data are written, by file offset; ascending within a pass.
-    pending: Vec<(u64, Vec<u8>)>,
-    pending_bytes: usize,
+    descriptors: Descriptors,
 }
 
-impl<'a> Writer<'a> {
+impl Writer {
     /// Writes the metadata for the pages `keep` of `ram`, and the zero page. From the first write on the target is an
-    /// incomplete dump without pages.
+    /// incomplete dump without pages (on a block device from the last write on: what was there before has to go first).
     ///
     /// # Errors
-    /// The target is full or cannot be written.
-    pub fn begin(output: &'a mut Output, meta: Metadata, ram: &PageSet, keep: &PageSet) -> Result<Self, WriteFailed> {
+    /// The target is full or cannot be written, and whether what is there can be read.
+    pub fn begin(
+        output: Arc<Output>,
+        meta: Metadata,
+        ram: &PageSet,
+        keep: &PageSet,
+    ) -> Result<Self, (WriteFailed, Readable)> {
         let page = u64::from(meta.header.block_size);
-        let data = meta.regions.data;
-        output.reserve(meta.regions.descriptors, data + page)?;
-        let writer = Self { output, meta, end: data + page, pending: Vec::new(), pending_bytes: 0 };
-        let mut head = vec![0; writer.meta.regions.notes as usize];
+        let regions = meta.regions;
+        let data = regions.data + page;
+        output.empty(data).map_err(|e| (e, Readable(false)))?;
+        let descriptors = Descriptors::new(Arc::clone(&output));
+        let writer = Self { output, meta, end: data, descriptors };
+        let mut head = vec![0; regions.notes as usize];
         put(&mut head, 0, &writer.main_header(true));
-        let sub = writer.meta.sub_header.encode(writer.meta.header.header_version, writer.meta.layout);
-        put(&mut head, writer.meta.regions.sub_header as usize, &sub);
+        put(&mut head, regions.sub_header as usize, &writer.sub_header());
         head.extend_from_slice(&writer.meta.notes);
-        writer.output.write_at(&head, 0)?;
-        let regions = writer.meta.regions;
-        bitmap(writer.output, ram, regions.bitmap1, regions.bitmap_len)?;
-        bitmap(writer.output, keep, regions.bitmap2, regions.bitmap_len)?;
+        writer.output.write_at(&head, 0).map_err(|e| (e, Readable(false)))?;
+        let end = Pfn(writer.meta.sub_header.max_mapnr_64);
+        let rest = bitmap(&writer.output, ram, end, regions.bitmap1)
+            .and_then(|()| bitmap(&writer.output, keep, end, regions.bitmap2))
+            .and_then(|()| writer.output.reserve(regions.descriptors, data));
+        rest.map_err(|e| (e, Readable(true)))?;
         Ok(writer)
     }
 
-    /// Writes the data of one batch, then (now or later) its descriptors. On failure the pages whose data did get written keep
-    /// their descriptors.
+    /// Writes the data of one batch; its descriptors follow when the data are on the medium. On failure the pages whose data did
+    /// get written keep their descriptors.
     ///
     /// # Errors
     /// The target is full or cannot be written.
@@ -104,13 +113,9 @@ impl<'a> Writer<'a> {
                 };
                 raw.extend_from_slice(&desc.encode(self.meta.layout.endian));
             }
-            self.queue(self.meta.regions.descriptor(run.rank), raw);
+            self.descriptors.queue(self.meta.regions.descriptor(run.rank), raw);
         }
-        if result.is_err() || self.pending_bytes >= MAX_PENDING {
-            let flushed = self.flush();
-            return result.and(flushed);
-        }
-        Ok(())
+        result.and(self.descriptors.check())
     }
 
     /// Writes what is left, waits until it is on the medium, and takes the mark of an incomplete file away if the file is
@@ -119,13 +124,19 @@ impl<'a> Writer<'a> {
     /// # Errors
     /// The target is full or cannot be written; the mark stays then.
     pub fn finish(mut self, complete: bool) -> Result<(), WriteFailed> {
-        self.flush()?;
-        self.output.sync()?;
-        if !complete {
-            return Ok(());
+        self.descriptors.finish()?;
+        if !self.meta.erase_info.is_empty() {
+            self.output.write_at(&self.meta.erase_info, self.end)?;
+            self.meta.sub_header.offset_eraseinfo = self.end;
+            self.meta.sub_header.size_eraseinfo = self.meta.erase_info.len() as u64;
+            self.output.write_at(&self.sub_header(), self.meta.regions.sub_header)?;
         }
-        let header = self.main_header(false);
-        self.output.write_at(&header, 0)
+        self.output.sync()?;
+        if complete {
+            self.output.write_at(&self.main_header(false), 0)?;
+            self.output.sync()?;
+        }
+        Ok(())
     }
 
     fn main_header(&self, incomplete: bool) -> Vec<u8> {
@@ -138,57 +149,27 @@ impl<'a> Writer<'a> {
         raw
     }
 
-    fn queue(&mut self, at: u64, raw: Vec<u8>) {
-        self.pending_bytes += raw.len();
-        match self.pending.last_mut() {
-            Some((start, bytes)) if *start + bytes.len() as u64 == at => bytes.extend_from_slice(&raw),
-            _ => self.pending.push((at, raw)),
-        }
-    }
-
-    /// Writes the waiting descriptors. Runs a short gap apart are joined by reading the gap back, for a pass that skips the
-    /// pages written earlier leaves many.
-    fn flush(&mut self) -> Result<(), WriteFailed> {
-        self.pending.sort_unstable_by_key(|run| run.0);
-        self.pending_bytes = 0;
-        let mut joined: Option<(u64, Vec<u8>)> = None;
-        for (at, raw) in std::mem::take(&mut self.pending) {
-            if let Some((start, bytes)) = &mut joined {
-                let end = *start + bytes.len() as u64;
-                let gap = at.saturating_sub(end);
-                if gap <= MAX_GAP {
-                    let old = bytes.len();
-                    bytes.resize(old + gap as usize, 0);
-                    let read = bytes.get_mut(old..).map_or(Ok(()), |buf| self.output.read_back(buf, end));
-                    if read.is_ok() {
-                        bytes.extend_from_slice(&raw);
-                        continue;
-                    }
-                    bytes.truncate(old);
-                }
-            }
-            if let Some((start, bytes)) = joined.replace((at, raw)) {
-                self.output.write_at(&bytes, start)?;
-            }
-        }
-        joined.map_or(Ok(()), |(start, bytes)| self.output.write_at(&bytes, start))
+    fn sub_header(&self) -> Vec<u8> {
+        self.meta.sub_header.encode(self.meta.header.header_version, self.meta.layout)
     }
 }
 
-/// Writes the bits of `set` at `offset`, whose `len` bytes read as zeros so far: only blocks that hold a bit.
-fn bitmap(output: &mut Output, set: &PageSet, offset: u64, len: u64) -> Result<(), WriteFailed> {
-    const BLOCK: u64 = 64 << 10;
-    let mut block = vec![0u8; BLOCK as usize];
+/// Writes the bits of the pages of `set` below `end` at `offset`, where zeros are: only blocks that hold a bit.
+fn bitmap(output: &Output, set: &PageSet, end: Pfn, offset: u64) -> Result<(), WriteFailed> {
+    /// Pages whose bits are written together: 64 KiB.
+    const BLOCK: u64 = 64 << 13;
+    let mut block = vec![0u8; (BLOCK / 8) as usize];
     let mut at = 0;
-    while let Some((first, _)) = set.runs(Pfn(at * 8), Pfn(len * 8)).next() {
-        at = first.0 / 8 / BLOCK * BLOCK;
-        let end = (at + BLOCK).min(len);
+    while let Some((first, _)) = set.runs(Pfn(at), end).next() {
+        at = first.0 / BLOCK * BLOCK;
+        let stop = Pfn(at + BLOCK).min(end);
         block.fill(0);
-        for (start, stop) in set.runs(Pfn(at * 8), Pfn(end * 8)) {
-            set_bits(&mut block, start.0 - at * 8, stop.0 - at * 8);
+        for (start, stop) in set.runs(Pfn(at), stop) {
+            set_bits(&mut block, start.0 - at, stop.0 - at);
         }
-        output.write_at(block.get(..(end - at) as usize).unwrap_or_default(), offset + at)?;
-        at = end;
+        let bytes = (stop.0 - at).div_ceil(8) as usize;
+        output.write_at(block.get(..bytes).unwrap_or_default(), offset + at / 8)?;
+        at = stop.0;
     }
     Ok(())
 }

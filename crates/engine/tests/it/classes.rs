@@ -334,5 +334,6 @@ fn c11_removed_section_that_the_dump_still_calls_ram_is_kept_as_it_is() {
     let dump = Dump::read(file);
     let there: Vec<u64> = dump.kept.iter().copied().filter(|pfn| *pfn >= 9 << 15).collect();
     assert_eq!(there, (9 << 15..(9 << 15) + 16).collect::<Vec<u64>>());
+    assert!(!report.notes.iter().any(|note| note.contains("struct page")), "nobody looked: {:?}", report.notes);
     assert_eq!(report.excluded(PageClass::Cache), 30);
 }

@@ -80,7 +80,7 @@ fn a_memory_budget_changes_the_threads_and_not_the_bytes() {
     let source = core(&mixed(KernelLayout::get("6.12")));
     let (_, all) = dump(source.clone(), &with(31, "zlib", 4));
     let mut fewest = usize::MAX;
-    for mib in [10, 12, 16, 64, 4096] {
+    for mib in [12, 14, 16, 64, 4096] {
         let options = DumpOptions { max_memory: Some(mib << 20), ..with(31, "zlib", 4) };
         let (report, bytes) = dump(source.clone(), &options);
         assert!(all == bytes, "{mib} MiB");

@@ -1,0 +1,229 @@
+//! The input of a run, what is known about its kernel, and what of it goes into the headers of the output.
+
+use crate::error::EngineError;
+use crate::observer::{Event, Observer};
+use crate::options::{DumpOptions, Exclusion};
+use crate::writer::Metadata;
+use coresift_format::codec::Compression;
+use coresift_format::kdump::{
+    Abi, Header, HeaderLayout, Layout, MAX_VERSION, Region, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader,
+};
+use coresift_format::{Bits, Field, Input, Machine, PageSize, Pfn};
+use coresift_kernel::{ClassSet, DumpLevel, FoundInfo, Kernel, PageClass, VmcoreInfo};
+
+/// What follows where the kernel's symbols cannot be read, as all kernels before 6.0.
+const NO_SYMBOLS: &str =
+    "per-cpu areas are not guarded, and slab and hugetlb pages not checked against the kernel's count";
+
+/// The input and what is known about its kernel.
+pub struct Source {
+    /// The input.
+    pub input: Input,
+    /// Its kernel, where it is understood.
+    pub kernel: Option<Kernel>,
+    /// VMCOREINFO that the input's notes lack, to be added to the output's.
+    found_info: Option<Vec<u8>>,
+    /// Why pages are missing from the input that no filtering left out.
+    pub missing: Option<String>,
+    /// Things a user should know.
+    pub notes: Vec<String>,
+}
+
+impl Source {
+    /// Understands `input`, as far as the `options` need it.
+    ///
+    /// # Errors
+    /// The input is of a kind that cannot be written, or its kernel is not understood and has to be.
+    pub fn of(mut input: Input, options: &DumpOptions, observer: &dyn Observer) -> Result<Self, EngineError> {
+        if input.machine() == Machine::ARM {
+            return Err(EngineError::Machine { file: input.name().to_owned(), machine: input.machine().to_string() });
+        }
+        let page_size =
+            input.vmcoreinfo().map(VmcoreInfo::parse).and_then(|i| i.plain_decimal("PAGESIZE").ok().flatten());
+        if let Some(page) = page_size.and_then(PageSize::new) {
+            input.set_page_size(page)?;
+        }
+        let mut notes: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
+        let missing = missing_pages(&input);
+        notes.extend(missing.iter().cloned());
+        let needed = options.exclude.iter().any(|e| {
+            let readable = e.classes.without(ClassSet::UNREADABLE);
+            readable.iter().any(|class| class != PageClass::Zero)
+        });
+        let understood = FoundInfo::of(&input).and_then(|found| Ok((Kernel::open(&input, &found.text)?, found)));
+        let (kernel, found_info) = match understood {
+            Ok((kernel, found)) => {
+                notes.extend(found.notes.iter().cloned());
+                notes.extend(kernel.notes.iter().cloned());
+                if let Err(e) = &kernel.symbols {
+                    notes.push(format!("{NO_SYMBOLS}: {e}"));
+                }
+                let in_notes = found.address.is_none() && input.vmcoreinfo_offset_in_notes().is_some();
+                (Some(kernel), (!in_notes).then_some(found.text))
+            }
+            Err(e) if needed => return Err(e.into()),
+            Err(e) => {
+                notes.push(format!(
+                    "all pages are kept, poisoned and offline ones too, for the kernel in the dump is not understood: {e}"
+                ));
+                let text = input.vmcoreinfo().filter(|_| input.vmcoreinfo_offset_in_notes().is_none());
+                (None, text.map(<[u8]>::to_vec))
+            }
+        };
+        for note in &notes {
+            observer.event(Event::Note(note.clone()));
+        }
+        Ok(Self { input, kernel, found_info, missing, notes })
+    }
+
+    /// One more than the highest page frame the output speaks of: that of an earlier dump, else where the memory map and the pages
+    /// the input has end. What a program header claims beyond is memory that the kernel never managed (`mem=`), or none at all.
+    #[must_use]
+    pub fn max_mapnr(&self) -> Pfn {
+        let memory = self.input.memory();
+        if self.input.as_kdump().is_some() {
+            return memory.max_pfn();
+        }
+        let mapped = self.kernel.as_ref().and_then(|k| k.memmap.ranges().last()).map_or(Pfn(0), |r| r.end);
+        memory.stored().end().max(mapped.min(memory.ram().end()))
+    }
+
+    /// Everything in front of the page data of a file of `pages` pages.
+    ///
+    /// # Errors
+    /// The format cannot describe that many, or what the input says was erased from it cannot be read.
+    pub fn metadata(&self, compression: Compression, level: DumpLevel, pages: u64) -> Result<Metadata, EngineError> {
+        let max_mapnr = self.max_mapnr().0;
+        let layout = self.layout();
+        let page = self.input.memory().page_size();
+        let (notes, info) = self.output_notes();
+        let regions = Layout::new(page, layout.abi, notes.len() as u64, max_mapnr, pages)
+            .ok_or(EngineError::TooLarge { max_mapnr, pages })?;
+        let before = self.input.kdump_header();
+        let (tv_sec, tv_usec) = self.crash_time();
+        // Of an earlier dump's marks, only that it lacks memory map pages is still true.
+        let status = before.map_or(0, |(h, _)| h.status & STATUS_EXCLUDED_VMEMMAP);
+        let header = Header {
+            header_version: MAX_VERSION,
+            utsname: self.utsname(),
+            tv_sec,
+            tv_usec,
+            status: status & !STATUS_INCOMPLETE | compression.codec.flag(),
+            block_size: page.bytes() as u32,
+            sub_hdr_size: regions.sub_hdr_size,
+            bitmap_blocks: regions.bitmap_blocks,
+            max_mapnr: u32::try_from(max_mapnr).unwrap_or(u32::MAX),
+            nr_cpus: i32::try_from(self.input.cpus()).unwrap_or(i32::MAX),
+            ..Header::default()
+        };
+        let (offset_vmcoreinfo, size_vmcoreinfo) = info.map_or((0, 0), |(at, len)| (regions.notes + at, len));
+        let sub_header = SubHeader {
+            phys_base: match (&self.kernel, before) {
+                (Some(kernel), _) => kernel.phys_base,
+                (None, Some((_, sub))) => sub.phys_base,
+                (None, None) => 0,
+            },
+            dump_level: level.number().into(),
+            offset_vmcoreinfo,
+            size_vmcoreinfo,
+            offset_note: if notes.is_empty() { 0 } else { regions.notes },
+            size_note: notes.len() as u64,
+            max_mapnr_64: max_mapnr,
+            ..SubHeader::default()
+        };
+        let erase_info = self.input.as_kdump().map_or(Ok(Vec::new()), |file| file.region(Region::Eraseinfo))?;
+        Ok(Metadata { layout, header, sub_header, notes, erase_info, regions })
+    }
+
+    /// What was left out of the input before stays left out.
+    pub fn raise(&self, asked: Exclusion, observer: &dyn Observer) -> Exclusion {
+        let before = self.input.kdump_header().and_then(|(header, sub)| {
+            let level = u8::try_from(sub.dump_level).ok().and_then(DumpLevel::new);
+            level.filter(|_| header.header_version > 0)
+        });
+        let Some(before) = before else { return asked };
+        let recorded = DumpLevel::new(asked.level.number() | before.number()).unwrap_or(asked.level);
+        if recorded != asked.level {
+            observer.event(Event::LevelRaised { asked: asked.level, input: before, recorded });
+        }
+        Exclusion { classes: asked.classes, level: recorded }
+    }
+
+    /// Notes for the output: the input's, and the VMCOREINFO found elsewhere. With it, the offset of the text in them.
+    fn output_notes(&self) -> (Vec<u8>, Option<(u64, u64)>) {
+        let mut notes = self.input.notes().to_vec();
+        if let Some(text) = &self.found_info {
+            notes.resize(notes.len().next_multiple_of(4), 0);
+            let endian = self.input.byte_order();
+            let name = *b"VMCOREINFO\0\0";
+            for number in [11, text.len() as u64, 0] {
+                let mut raw = [0; 4];
+                endian.put(&mut raw, Field { at: 0, size: 4 }, number);
+                notes.extend_from_slice(&raw);
+            }
+            notes.extend_from_slice(&name);
+            let at = notes.len() as u64;
+            notes.extend_from_slice(text);
+            notes.resize(notes.len().next_multiple_of(4), 0);
+            return (notes, Some((at, text.len() as u64)));
+        }
+        let at = self.input.vmcoreinfo_offset_in_notes();
+        let len = self.input.vmcoreinfo().map_or(0, |t| t.len() as u64);
+        (notes, at.map(|at| (at, len)))
+    }
+
+    fn layout(&self) -> HeaderLayout {
+        self.input.kdump_layout().unwrap_or(HeaderLayout {
+            abi: match self.input.bits() {
+                Bits::B64 => Abi::Lp64,
+                Bits::B32 if self.input.machine() == Machine::I386 => Abi::Ilp32Packed,
+                Bits::B32 => Abi::Ilp32Padded,
+            },
+            endian: self.input.byte_order(),
+        })
+    }
+
+    fn utsname(&self) -> [[u8; 65]; 6] {
+        let mut utsname = [[0; 65]; 6];
+        if let Some(kernel) = &self.kernel {
+            for (field, raw) in utsname.iter_mut().zip(kernel.utsname.as_chunks::<65>().0) {
+                *field = *raw;
+            }
+        } else if let Some((header, _)) = self.input.kdump_header() {
+            utsname = header.utsname;
+        } else if let Some(machine) = utsname.get_mut(4) {
+            // Readers choose the architecture by it.
+            for (to, from) in machine.iter_mut().take(64).zip(self.input.machine().to_string().bytes()) {
+                *to = from;
+            }
+        }
+        utsname
+    }
+
+    /// Seconds and microseconds of the crash: what an earlier dump recorded, else CRASHTIME, else 0.
+    fn crash_time(&self) -> (i64, i64) {
+        if let Some((header, _)) = self.input.kdump_header()
+            && header.tv_sec != 0
+        {
+            return (header.tv_sec, header.tv_usec);
+        }
+        let time = self.kernel.as_ref().and_then(|k| k.info.plain_decimal("CRASHTIME").ok().flatten());
+        (time.and_then(|t| i64::try_from(t).ok()).unwrap_or(0), 0)
+    }
+}
+
+/// Why the input does not hold all that it should.
+fn missing_pages(input: &Input) -> Option<String> {
+    let cut = input.as_elf().map_or(0, |elf| elf.beyond_end().len());
+    if cut > 0 {
+        Some(format!(
+            "the input ends early: {cut} pages lie beyond its end and are missing; get a whole copy if there is one"
+        ))
+    } else if input.as_kdump().is_some_and(|file| file.part().is_some()) {
+        Some("the input is one part of a split set; the pages of the other parts are missing".to_owned())
+    } else if input.truncated().is_some() {
+        Some("the input is a flattened stream that was cut short; what it lost is missing".to_owned())
+    } else {
+        input.incomplete().then(|| "the input is itself marked incomplete; what it lacks is missing".to_owned())
+    }
+}
