@@ -134,7 +134,7 @@ impl Kernel {
         let memory = input.memory();
         let memmap = {
             let mut reader = KernelReader::new(memory, &boot.paging);
-            MemMap::find(&info, &mut reader, memory.ram(), memory.page_size(), boot.base)?
+            MemMap::find(&info, &mut reader, memory, boot.base)?
         };
         let rules = PageRules::compile(&info, version)?;
         let symbols = Symbols::open(&info, &mut KernelReader::new(memory, &boot.paging));

@@ -3,7 +3,7 @@
 use crate::error::{KernelError, Result};
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
-use coresift_format::{PageSet, PageSize, Pfn};
+use coresift_format::{PageSet, Pfn, PhysicalMemory};
 use std::fmt;
 
 /// How a kernel lays out its memory map.
@@ -46,6 +46,8 @@ pub struct MemMap {
     /// Bytes of a `struct page`.
     pub struct_size: u64,
     ranges: Vec<MapRange>,
+    /// The same, by the address of their `struct page`s.
+    by_address: Vec<MapRange>,
 }
 
 /// `SECTION_MARKED_PRESENT`. A section without it was never there, or is hot-removed.
@@ -57,19 +59,23 @@ const SECTION_FLAGS: u64 = (1 << 6) - 1;
 const X86_64_SECTION_BITS: u32 = 27;
 /// Page frame numbers of 52-bit physical addresses, the most x86-64 has: a bound on what a torn ELF header can claim.
 const MAX_PFN_BITS: u32 = 40;
+/// Struct pages that may share one page of memory map, in pages: those of a 1 GiB hugetlb page or device mapping need 4096 pages,
+/// of which the kernel keeps at least one (`CONFIG_HUGETLB_PAGE_OPTIMIZE_VMEMMAP`, since 5.14).
+const SHARED: u64 = 4096;
 
 impl MemMap {
-    /// Finds the memory map of the page frames in `ram`.
+    /// Finds the memory map of the RAM of `memory`. It is no longer than what the dump stores can be a memory map of, whatever RAM
+    /// the dump claims.
     ///
     /// # Errors
     /// Keys are missing, or what they point at is no memory map.
     pub fn find(
         info: &VmcoreInfo,
         kernel: &mut KernelReader<'_>,
-        ram: &PageSet,
-        page: PageSize,
+        memory: &dyn PhysicalMemory,
         kernel_base: VirtAddr,
     ) -> Result<Self> {
+        let (ram, page) = (memory.ram(), memory.page_size());
         const PURPOSE: &str = "finding the memory map";
         let struct_size = VmcoreInfo::require(info.size("page")?, "SIZE(page)", PURPOSE)?;
         if !(32..=1024).contains(&struct_size) {
@@ -77,6 +83,8 @@ impl MemMap {
                 why: format!("SIZE(page)={struct_size} is no size of a struct page"),
             });
         }
+        let stored = memory.stored().len().saturating_mul(page.bytes() as u64);
+        let most = (stored / struct_size).saturating_mul(SHARED);
         let sparse =
             (info.symbol("mem_section")?, info.size("mem_section")?, info.offset("mem_section.section_mem_map")?);
         if let (Some(symbol), Some(size), Some(offset)) = sparse {
@@ -100,6 +108,7 @@ impl MemMap {
                 per_root: page.bytes() as u64 / size,
                 struct_size,
                 kernel_base,
+                most,
             };
             return sections.find(info.length("mem_section")?, symbol, kernel, ram);
         }
@@ -108,14 +117,22 @@ impl MemMap {
             if map < kernel_base {
                 return Err(KernelError::Implausible { what: "mem_map", addr: symbol, value: map.0, hint: "" });
             }
-            let all = MapRange { start: Pfn(0), end: ram.end(), map };
-            return Ok(Self { model: MemoryModel::Flat, struct_size, ranges: vec![all] });
+            let end = ram.end().0.min(most).min(1 << MAX_PFN_BITS);
+            let end = mapped(kernel, map, end * struct_size) / struct_size;
+            let all = MapRange { start: Pfn(0), end: Pfn(end), map };
+            return Ok(Self::new(MemoryModel::Flat, struct_size, vec![all]));
         }
         Err(KernelError::MemoryModel {
             why: "neither SYMBOL(mem_section) with SIZE(mem_section) and OFFSET(mem_section.section_mem_map), nor \
                   SYMBOL(mem_map) is there (DISCONTIGMEM, last used on x86-64 by Linux 2.6.25, is not supported)"
                 .to_owned(),
         })
+    }
+
+    fn new(model: MemoryModel, struct_size: u64, ranges: Vec<MapRange>) -> Self {
+        let mut by_address = ranges.clone();
+        by_address.sort_unstable_by_key(|r| r.map);
+        Self { model, struct_size, ranges, by_address }
     }
 
     /// The ranges, ascending.
@@ -139,14 +156,26 @@ impl MemMap {
         self.covering(pfn, pfn.plus(1)).next().map(|r| r.map)
     }
 
-    /// The page frame whose `struct page` holds the address `addr`.
+    /// The page frame whose `struct page` begins at `addr`.
     #[must_use]
     pub fn pfn_of(&self, addr: VirtAddr) -> Option<Pfn> {
-        self.ranges.iter().find_map(|r| {
-            let index = addr.0.checked_sub(r.map.0)? / self.struct_size;
-            (index < r.end.0 - r.start.0).then(|| r.start.plus(index))
-        })
+        let r = self.by_address.get(self.by_address.partition_point(|r| r.map <= addr).checked_sub(1)?)?;
+        let distance = addr.0 - r.map.0;
+        let index = distance / self.struct_size;
+        (distance % self.struct_size == 0 && index < r.end.0 - r.start.0).then(|| r.start.plus(index))
     }
+}
+
+/// How many of the `len` bytes from `addr` on are mapped without a gap.
+fn mapped(kernel: &mut KernelReader<'_>, addr: VirtAddr, len: u64) -> u64 {
+    let mut have = 0;
+    while have < len {
+        match kernel.translate(addr.plus(have)) {
+            Ok((_, more)) => have += more,
+            Err(_) => break,
+        }
+    }
+    have.min(len)
 }
 
 struct Sections {
@@ -157,6 +186,8 @@ struct Sections {
     per_root: u64,
     struct_size: u64,
     kernel_base: VirtAddr,
+    /// The most page frames all sections can have.
+    most: u64,
 }
 
 impl Sections {
@@ -179,7 +210,7 @@ impl Sections {
         for (model, array) in readings {
             match self.read(model, array, length, kernel, ram) {
                 Ok(ranges) if !ranges.is_empty() => {
-                    return Ok(MemMap { model, struct_size: self.struct_size, ranges });
+                    return Ok(MemMap::new(model, self.struct_size, ranges));
                 }
                 Ok(_) => why.push_str(&format!("; as {model} at {array} it holds no present section")),
                 Err(e) => why.push_str(&format!("; as {model} at {array}: {e}")),
@@ -199,6 +230,7 @@ impl Sections {
         let mut ranges: Vec<MapRange> = Vec::new();
         let mut root = (u64::MAX, None);
         let mut from = Pfn(0);
+        let mut room = self.most;
         while let Some((first, _)) = ram.runs(from, Pfn(u64::MAX)).next() {
             let section = first.0 >> self.shift;
             if section >> (MAX_PFN_BITS - self.shift) != 0 {
@@ -245,6 +277,10 @@ impl Sections {
             let map = VirtAddr(coded & !SECTION_FLAGS).plus(start.0.wrapping_mul(self.struct_size));
             if map < self.kernel_base {
                 return Err(KernelError::Implausible { what: "section_mem_map", addr: at, value: coded, hint: "" });
+            }
+            match room.checked_sub(from.0 - start.0) {
+                Some(left) => room = left,
+                None => break,
             }
             match ranges.last_mut() {
                 // With VMEMMAP the arrays of neighbouring sections touch.

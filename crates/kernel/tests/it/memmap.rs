@@ -1,9 +1,11 @@
 //! Where the struct pages are, under every memory model.
 
 use crate::machine::{Opened, open, translate};
-use coresift_format::Pfn;
-use coresift_kernel::{KernelError, MemoryModel, VirtAddr};
-use coresift_synth::{KernelLayout, LAYOUTS, Machine, Model};
+use coresift_format::{Input, Pfn};
+use coresift_kernel::{Kernel, KernelError, MemoryModel, VirtAddr};
+use coresift_synth::elf::Segment;
+use coresift_synth::{KernelLayout, LAYOUTS, Machine, Model, PAGE};
+use std::sync::Arc;
 
 #[test]
 fn each_model_is_told_and_leads_from_page_frames_to_struct_pages_and_back() {
@@ -21,7 +23,9 @@ fn each_model_is_told_and_leads_from_page_frames_to_struct_pages_and_back() {
             for pfn in opened.image.ram().iter().cloned().flatten() {
                 let at = map.page(Pfn(pfn)).unwrap();
                 assert_eq!(map.pfn_of(at), Some(Pfn(pfn)));
-                assert_eq!(map.pfn_of(at.plus(layout.page.size - 1)), Some(Pfn(pfn)));
+                for inside in [1, 8, layout.page.size - 1] {
+                    assert_eq!(map.pfn_of(at.plus(inside)), None, "only a struct page's beginning is one");
+                }
             }
             // The right ones: a page of the cache says so at that place.
             let at = translate(&opened.image, map.page(Pfn(0x8011)).unwrap().0);
@@ -63,10 +67,15 @@ fn the_address_of_the_pointer_to_the_roots_is_understood_too() {
 #[test]
 fn c11_a_removed_section_has_no_struct_pages() {
     for model in [Model::SparseVmemmap, Model::SparseExtreme, Model::Sparse] {
-        let machine = Machine::b0_with(KernelLayout::get("6.12"), model).removed_section(9);
-        let opened = Opened::new(machine.build());
-        assert_eq!(opened.kernel.memmap.page(Pfn(9 << 15)), None, "{model:?}");
-        assert!(opened.kernel.memmap.page(Pfn(0x1100)).is_some());
+        let image = Machine::b0_with(KernelLayout::get("6.12"), model).removed_section(9).build();
+        // Taken out after the list of RAM was made.
+        let mut elf = image.elf().with_image();
+        elf.segments.push(Segment { source: Some(0), ..Segment::new(9 << 27, image.page_offset + (9 << 27), 4096) });
+        let input = Input::from_bytes(Arc::new(elf.bytes())).unwrap();
+        assert!(input.memory().ram().contains(Pfn(9 << 15)));
+        let map = Kernel::open(&input, image.vmcoreinfo.as_bytes()).unwrap().memmap;
+        assert_eq!(map.page(Pfn(9 << 15)), None, "{model:?}");
+        assert!(map.page(Pfn(0x1100)).is_some());
     }
 }
 
@@ -103,4 +112,27 @@ fn numbers_that_cannot_be_are_errors_and_no_memory_map() {
     image.write(roots, &0x1234_5678u64.to_le_bytes());
     let error = open(&image).1.unwrap_err().to_string();
     assert!(error.contains("could not be validated") && error.contains("0x12345678"), "{error}");
+}
+
+#[test]
+fn ram_that_only_a_header_claims_makes_no_memory_map() {
+    for model in [Model::Flat, Model::SparseVmemmap, Model::SparseExtreme] {
+        let image = Machine::b0_with(KernelLayout::get("6.12"), model).build();
+        let honest = open(&image).1.unwrap();
+        for bits in [40, 52, 63] {
+            let mut elf = image.elf().with_image();
+            let last = elf.segments.last_mut().unwrap();
+            last.memsz = 1 << bits;
+            let input = Input::from_bytes(Arc::new(elf.bytes())).unwrap();
+            assert!(input.memory().ram().len() >= 1 << (bits - 12));
+            let kernel = Kernel::open(&input, image.vmcoreinfo.as_bytes()).unwrap();
+            let pages = |kernel: &Kernel| kernel.memmap.ranges().iter().map(|r| r.end.0 - r.start.0).sum::<u64>();
+            let most = match model {
+                // The array ends in a page of its own.
+                Model::Flat => pages(&honest) + PAGE / kernel.memmap.struct_size,
+                _ => pages(&honest),
+            };
+            assert!((pages(&honest)..=most).contains(&pages(&kernel)), "{model:?} 2^{bits}: {}", pages(&kernel));
+        }
+    }
 }
