@@ -162,7 +162,7 @@ impl MemMap {
         let r = self.by_address.get(self.by_address.partition_point(|r| r.map <= addr).checked_sub(1)?)?;
         let distance = addr.0 - r.map.0;
         let index = distance / self.struct_size;
-        (distance % self.struct_size == 0 && index < r.end.0 - r.start.0).then(|| r.start.plus(index))
+        (distance.is_multiple_of(self.struct_size) && index < r.end.0 - r.start.0).then(|| r.start.plus(index))
     }
 }
 
