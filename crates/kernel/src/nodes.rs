@@ -2,6 +2,7 @@
 
 use crate::error::{KernelError, Result};
 use crate::kernel::Kernel;
+use crate::page::MAX_ORDERS;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
 use coresift_format::{CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, PhysicalMemory};
@@ -11,6 +12,52 @@ use std::collections::BTreeMap;
 const MAX_ZONES: u32 = 16;
 /// Nodes of a node mask of 1024 bits, the largest x86-64 configures.
 const MAX_NODES: u64 = 1024;
+
+/// Kinds of free lists of an order; there are about six.
+const MAX_TYPES: u64 = 64;
+
+/// The free pages of one chunk. A list that is spread over many chunks must not take a bitmap for each.
+enum ChunkFree {
+    Runs(Vec<(u16, u16)>),
+    Bits(ChunkBits),
+}
+
+/// As many runs take the memory of a bitmap.
+const MAX_RUNS: usize = CHUNK_PAGES as usize / 8 / 4;
+
+impl Default for ChunkFree {
+    fn default() -> Self {
+        Self::Runs(Vec::new())
+    }
+}
+
+impl ChunkFree {
+    /// Adds the pages `start..end` of the chunk. Blocks are aligned to their size, so that none is in two chunks.
+    fn add(&mut self, start: u64, end: u64) {
+        match self {
+            Self::Runs(runs) if runs.len() < MAX_RUNS => runs.push((start as u16, (end - 1) as u16)),
+            Self::Runs(_) => {
+                let mut bits = std::mem::take(self).into_bits();
+                bits.set(start, end);
+                *self = Self::Bits(bits);
+            }
+            Self::Bits(bits) => bits.set(start, end),
+        }
+    }
+
+    fn into_bits(self) -> ChunkBits {
+        match self {
+            Self::Bits(bits) => bits,
+            Self::Runs(runs) => {
+                let mut bits = ChunkBits::default();
+                for (first, last) in runs {
+                    bits.set(u64::from(first), u64::from(last) + 1);
+                }
+                bits
+            }
+        }
+    }
+}
 
 /// The addresses of all populated zones.
 ///
@@ -100,16 +147,19 @@ pub fn walk_free_lists(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<P
     let next_at = need(info.offset("list_head.next")?, "OFFSET(list_head.next)")?;
     let prev_at = need(info.offset("list_head.prev")?, "OFFSET(list_head.prev)")?;
     let lru = need(info.offset("page.lru")?, "OFFSET(page.lru)")?;
-    if orders > 64 || types > 64 {
+    if orders > MAX_ORDERS || types > MAX_TYPES {
         return Err(KernelError::BadValue {
-            key: "LENGTH(zone.free_area) or LENGTH(free_area.free_list)".to_owned(),
-            value: format!("{orders} and {types}"),
-            expected: "at most 64",
+            key: "LENGTH(zone.free_area), LENGTH(free_area.free_list)".to_owned(),
+            value: format!("{orders}, {types}"),
+            expected: "16 and 64 at most",
         });
     }
+    let page = memory.page_size().bytes() as u64;
     let mut reader = kernel.reader(memory);
-    let mut chunks: BTreeMap<u64, ChunkBits> = BTreeMap::new();
+    let mut chunks: BTreeMap<u64, ChunkFree> = BTreeMap::new();
+    // No list can hold more pages than there are, nor more blocks than the dump has struct pages, so a circle ends.
     let mut budget = memory.ram().len();
+    let mut blocks = memory.stored().len().saturating_mul(page) / kernel.memmap.struct_size;
     for zone in zones(kernel, &mut reader)? {
         for order in 0..orders {
             for kind in 0..types {
@@ -129,14 +179,12 @@ pub fn walk_free_lists(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<P
                     else {
                         return Err(broken("an entry of a free list", back));
                     };
-                    // No list can hold more pages than there are, so a circle ends here.
-                    budget = budget
-                        .checked_sub(1 << order.min(63))
-                        .ok_or_else(|| broken("the length of a free list", order))?;
-                    for chunk in pfn.0 >> CHUNK_SHIFT..=(pfn.0 + (1 << order) - 1) >> CHUNK_SHIFT {
-                        let base = chunk << CHUNK_SHIFT;
-                        let bits = chunks.entry(chunk).or_default();
-                        bits.set(pfn.0.saturating_sub(base), (pfn.0 + (1 << order) - base).min(CHUNK_PAGES));
+                    let too_long = || broken("the length of a free list", order);
+                    blocks = blocks.checked_sub(1).ok_or_else(too_long)?;
+                    if memory.ram().contains(pfn) {
+                        budget = budget.checked_sub(1 << order).ok_or_else(too_long)?;
+                        let inside = pfn.0 % CHUNK_PAGES;
+                        chunks.entry(pfn.0 >> CHUNK_SHIFT).or_default().add(inside, inside + (1 << order));
                     }
                     previous = entry;
                     entry = VirtAddr(reader.read_u64(entry.plus(next_at))?);
@@ -145,8 +193,8 @@ pub fn walk_free_lists(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<P
         }
     }
     let mut set = PageSetBuilder::default();
-    for (chunk, bits) in chunks {
-        set.push(chunk, &bits);
+    for (chunk, free) in chunks {
+        set.push(chunk, &free.into_bits());
     }
     Ok(set.finish())
 }

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::version::KernelVersion;
 use crate::virt::VirtAddr;
 use crate::vmcoreinfo::VmcoreInfo;
-use coresift_format::Pfn;
+use coresift_format::{CHUNK_SHIFT, Pfn};
 
 #[cfg(test)]
 mod tests;
@@ -114,8 +114,8 @@ const SLAB_EXPORTED: KernelVersion = KernelVersion(3, 9, 0);
 const TAILS_WITH_MAPCOUNT: KernelVersion = KernelVersion(4, 5, 0);
 /// Orders of the buddy allocator where VMCOREINFO does not give them: those of x86-64, where they cannot be configured.
 const ORDERS: u64 = 11;
-/// More than any kernel has: 64 KiB pages in blocks of 512 MiB are 14.
-pub(crate) const MAX_ORDERS: u64 = 20;
+/// The most a kernel can have: a free block is no larger than a memory section, which is a chunk of page frames here.
+pub(crate) const MAX_ORDERS: u64 = CHUNK_SHIFT as u64 + 1;
 /// Order of the largest hugetlb page of x86-64: 1 GiB of 4 KiB pages.
 const HUGETLB_ORDER: u64 = 18;
 

@@ -1,8 +1,10 @@
 //! Zones: the kernel's count of free pages, and its free lists.
 
 use crate::machine::{Opened, pfns, translate};
-use coresift_kernel::{KernelError, nodes};
-use coresift_synth::{Image, KernelLayout, LAYOUTS, Machine, Model};
+use coresift_format::{Input, Pfn};
+use coresift_kernel::{Kernel, KernelError, nodes};
+use coresift_synth::{Image, KernelLayout, LAYOUTS, Machine, Model, PAGE};
+use std::sync::Arc;
 
 /// Free blocks in two zones (below and above 4 GiB) and, one of them, over the end of a chunk of page frames.
 fn machine(layout: KernelLayout, model: Model) -> Image {
@@ -53,7 +55,7 @@ fn a_machine_without_numa_has_one_node() {
 
 /// Physical address of the `lru` of a page's struct page.
 fn lru(opened: &Opened, pfn: u64) -> u64 {
-    let at = opened.kernel.memmap.page(coresift_format::Pfn(pfn)).unwrap();
+    let at = opened.kernel.memmap.page(Pfn(pfn)).unwrap();
     translate(&opened.image, at.0 + opened.image.layout.page.lru)
 }
 
@@ -63,7 +65,7 @@ fn a_list_that_is_broken_in_any_way_frees_nothing() {
     let whole = || Opened::new(machine(layout, Model::SparseVmemmap));
     let good = whole();
     let (first, second) = (lru(&good, 0x1120), lru(&good, 0x1122));
-    let virt = |pfn| good.kernel.memmap.page(coresift_format::Pfn(pfn)).unwrap().0 + layout.page.lru;
+    let virt = |pfn| good.kernel.memmap.page(Pfn(pfn)).unwrap().0 + layout.page.lru;
     // Where a link leads: into the page itself, to a page of another order, nowhere, back without a way forth.
     let edits: [(&str, u64, u64); 6] = [
         ("to itself", first, virt(0x1120)),
@@ -87,7 +89,7 @@ fn a_circle_that_does_not_come_home_ends() {
     // Two blocks that point at each other and not at the head of their list.
     let mut image = machine(KernelLayout::get("2.6.32"), Model::SparseVmemmap);
     let opened = Opened::new(image.clone());
-    let virt = |pfn| opened.kernel.memmap.page(coresift_format::Pfn(pfn)).unwrap().0 + opened.image.layout.page.lru;
+    let virt = |pfn| opened.kernel.memmap.page(Pfn(pfn)).unwrap().0 + opened.image.layout.page.lru;
     let (a, b) = (0x1120, 0x1121);
     for (from, to) in [(a, b), (b, a)] {
         image.write(lru(&opened, from), &virt(to).to_le_bytes());
@@ -127,4 +129,35 @@ fn what_leads_to_the_lists_and_is_missing_is_named() {
     image.vmcoreinfo = image.vmcoreinfo.replace("NUMBER(NR_FREE_PAGES)=0", "NUMBER(NR_FREE_PAGES)=100000");
     let opened = Opened::new(image);
     assert!(nodes::free_pages(&opened.kernel, opened.memory()).unwrap_err().to_string().contains("NR_FREE_PAGES"));
+}
+
+#[test]
+fn an_order_that_cannot_be_is_an_error_before_anything_is_walked() {
+    for (orders, ok) in [(11, true), (16, true), (17, false), (64, false)] {
+        let mut image = machine(KernelLayout::get("2.6.32"), Model::SparseVmemmap);
+        image.vmcoreinfo =
+            image.vmcoreinfo.replace("LENGTH(zone.free_area)=11", &format!("LENGTH(zone.free_area)={orders}"));
+        let opened = Opened::new(image);
+        let walked = nodes::walk_free_lists(&opened.kernel, opened.memory()).map(|set| set.len());
+        match walked {
+            Err(KernelError::BadValue { .. }) => assert!(!ok, "{orders}"),
+            _ => assert!(ok, "{orders}: {walked:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_free_block_outside_the_ram_of_the_dump_frees_nothing() {
+    let image = machine(KernelLayout::get("2.6.32"), Model::SparseVmemmap);
+    let mut elf = image.elf().with_image();
+    let (start, end) = (0x1200 * PAGE, 0x1400 * PAGE);
+    elf.split(start);
+    elf.segments.retain(|s| !(start..end).contains(&s.paddr));
+    let input = Input::from_bytes(Arc::new(elf.bytes())).unwrap();
+    assert!(!input.memory().ram().contains(Pfn(0x1200)));
+    let kernel = Kernel::open(&input, image.vmcoreinfo.as_bytes()).unwrap();
+    let walked = nodes::walk_free_lists(&kernel, input.memory()).unwrap();
+    let expected: Vec<u64> = free(&image).into_iter().filter(|pfn| !(0x1200..0x1400).contains(pfn)).collect();
+    assert!(expected.len() < free(&image).len());
+    assert_eq!(pfns(&walked), expected);
 }
