@@ -1,6 +1,6 @@
 //! Memory that must be in every dump, whatever its `struct page` says.
 
-use crate::error::Result;
+use crate::error::{KernelError, Result};
 use crate::kernel::{Kernel, START_KERNEL_MAP};
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use coresift_format::{PageSet, PageSize, Pfn, PhysicalMemory};
@@ -27,6 +27,9 @@ const IMAGE_AREA_KASLR: u64 = 1 << 30;
 /// The most per-cpu units (cpus) and the largest unit that a torn dump can make us believe in.
 const MAX_UNITS: u32 = 1 << 16;
 const MAX_UNIT_BYTES: u64 = 64 << 20;
+
+/// Ranges of page frames that are collected before they are merged: 1 MiB of them.
+const MERGE_AT: usize = 1 << 16;
 
 /// The memory to protect in `memory`, and what a user should know about what could not be found.
 #[must_use]
@@ -97,7 +100,7 @@ fn image_parts(kernel: &Kernel) -> Result<Vec<Range<u64>>> {
     for (start, stop) in given_back {
         let page = PageSize::K4.bytes() as u64;
         // Pages that hold a byte of something else stay.
-        let (start, stop) = (start.next_multiple_of(page), stop / page * page);
+        let (start, stop) = (start.checked_next_multiple_of(page).unwrap_or(u64::MAX), stop / page * page);
         if start < stop && start >= from {
             parts.push(from..start);
             from = stop;
@@ -140,12 +143,24 @@ fn per_cpu_areas(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<PageSet
     let dynamic = reader.read_u64(chunk.plus(symbols.offset("pcpu_chunk", "base_addr", PURPOSE)?))?;
     let pages = reader.read_u32(chunk.plus(symbols.offset("pcpu_chunk", "nr_pages", PURPOSE)?))?;
     let unit = dynamic.wrapping_sub(base.0).saturating_add(u64::from(pages) << page.shift()).min(MAX_UNIT_BYTES);
-    let mut found = Vec::new();
+    let mut found = PageSet::default();
+    // All areas together are memory; where they are more, what the kernel says of them is not to be believed.
+    let mut room = memory.ram().len().min(memory.stored().len()).saturating_mul(page.bytes() as u64);
+    let mut some = Vec::new();
     for cpu in 0..u64::from(units) {
         let area = base.plus(reader.read_u64(offsets.plus(cpu * 8))?);
-        found.extend(pages_behind(&mut reader, area, unit, page));
+        room = room.checked_sub(unit).ok_or_else(|| KernelError::Implausible {
+            what: "the size of the per-cpu areas",
+            addr: chunk,
+            value: unit.saturating_mul(u64::from(units)),
+            hint: ", more than the memory of the dump",
+        })?;
+        some.extend(pages_behind(&mut reader, area, unit, page));
+        if some.len() >= MERGE_AT {
+            found = PageSet::from_ranges(found.all_runs().chain(some.drain(..)));
+        }
     }
-    Ok(PageSet::from_ranges(found))
+    Ok(PageSet::from_ranges(found.all_runs().chain(some)))
 }
 
 /// The page frames that hold the `struct page`s of `start..end`.
@@ -162,12 +177,16 @@ pub fn memmap_pages(kernel: &Kernel, memory: &dyn PhysicalMemory, start: Pfn, en
 
 /// The page frames behind `len` bytes of virtual memory. What is not mapped has none.
 fn pages_behind(reader: &mut KernelReader<'_>, addr: VirtAddr, len: u64, page: PageSize) -> Vec<(Pfn, Pfn)> {
-    let mut found = Vec::new();
+    let mut found: Vec<(Pfn, Pfn)> = Vec::new();
     let mut at = 0;
     while at < len {
         match reader.contiguous(addr.plus(at), len - at) {
             Ok((phys, have)) => {
-                found.push((phys.pfn(page), Pfn(page.pages_for(phys.0.saturating_add(have)))));
+                let (start, end) = (phys.pfn(page), Pfn(page.pages_for(phys.0.saturating_add(have))));
+                match found.last_mut() {
+                    Some((_, last)) if *last == start => *last = end,
+                    _ => found.push((start, end)),
+                }
                 at += have;
             }
             Err(_) => at += (page.bytes() - page.offset_of(addr.0.wrapping_add(at))) as u64,

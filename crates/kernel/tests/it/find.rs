@@ -2,7 +2,7 @@
 
 use crate::machine::{Opened, open, pfns, range};
 use coresift_format::Input;
-use coresift_kernel::protected::{find, memmap_pages};
+use coresift_kernel::protected::{Protected, find, memmap_pages};
 use coresift_kernel::{FoundInfo, Kernel, KernelError, find_in_memory};
 use coresift_synth::elf::{Note, Order};
 use coresift_synth::{Image, KernelLayout, LAYOUTS, Leaf, Machine, PAGE};
@@ -155,4 +155,24 @@ fn duplicates_and_unknown_releases_are_told() {
     let notes = Opened::new(image).kernel.notes;
     assert!(notes.iter().any(|note| note.contains("PAGESIZE")), "{notes:?}");
     assert!(notes.iter().any(|note| note.contains("9.9.9-synth")), "{notes:?}");
+}
+
+#[test]
+fn per_cpu_areas_larger_than_the_memory_of_the_dump_are_none() {
+    let whole = Machine::b0(KernelLayout::get("6.12")).cpus(3).image_pages(40).symbols().build();
+    let (input, kernel) = open(&whole);
+    let (found, notes) = find(&kernel.unwrap(), input.memory());
+    let pages =
+        |found: &[Protected]| found.iter().find(|kind| kind.what == "per-cpu areas").map(|kind| kind.pages.len());
+    assert_eq!(pages(&found), Some(3), "{notes:?}");
+
+    // Units of 64 MiB in a machine of less.
+    let mut image = whole;
+    let physical = |image: &Image, name: &str| image.symbols[name] - image.image_virt + image.image.start * PAGE;
+    let nr_pages = physical(&image, "pcpu_chunk_of_boot") + 88;
+    image.write(nr_pages, &0x4000u32.to_le_bytes());
+    let (input, kernel) = open(&image);
+    let (found, notes) = find(&kernel.unwrap(), input.memory());
+    assert_eq!(pages(&found), None);
+    assert!(notes.iter().any(|n| n.contains("per-cpu") && n.contains("more than the memory")), "{notes:?}");
 }
