@@ -120,7 +120,7 @@ impl MemMap {
             let end = ram.end().0.min(most).min(1 << MAX_PFN_BITS);
             let end = mapped(kernel, map, end * struct_size) / struct_size;
             let all = MapRange { start: Pfn(0), end: Pfn(end), map };
-            return Ok(Self::new(MemoryModel::Flat, struct_size, vec![all]));
+            return Ok(Self::new(MemoryModel::Flat, struct_size, (end > 0).then_some(all).into_iter().collect()));
         }
         Err(KernelError::MemoryModel {
             why: "neither SYMBOL(mem_section) with SIZE(mem_section) and OFFSET(mem_section.section_mem_map), nor \
