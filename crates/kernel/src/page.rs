@@ -116,6 +116,9 @@ const TAILS_WITH_MAPCOUNT: KernelVersion = KernelVersion(4, 5, 0);
 const ORDERS: u64 = 11;
 /// The most a kernel can have: a free block is no larger than a memory section, which is a chunk of page frames here.
 pub(crate) const MAX_ORDERS: u64 = CHUNK_SHIFT as u64 + 1;
+/// The flags of a struct page that nobody has initialised yet, where `CONFIG_DEBUG_VM` has filled it (`page_init_poison`, since
+/// 4.17): it says nothing, not even that the page is poisoned.
+const UNINITIALISED: u64 = u64::MAX;
 /// Order of the largest hugetlb page of x86-64: 1 GiB of 4 KiB pages.
 const HUGETLB_ORDER: u64 = 18;
 
@@ -283,7 +286,8 @@ impl PageRules {
     #[inline]
     #[must_use]
     pub fn is_poisoned(&self, page: &[u8]) -> bool {
-        self.poison != 0 && word(page, self.flags) & self.poison != 0
+        let flags = word(page, self.flags);
+        flags & self.poison != 0 && flags != UNINITIALISED
     }
 
     /// The class of the page frame `pfn` whose `struct page` is `page`; `next` gives the one behind it, asked for only where
@@ -291,6 +295,9 @@ impl PageRules {
     #[inline]
     pub fn classify<'a>(&self, pfn: Pfn, page: &[u8], next: impl FnOnce() -> Option<&'a [u8]>) -> Verdict {
         let flags = word(page, self.flags);
+        if flags == UNINITIALISED {
+            return Verdict::page(PageClass::Kernel);
+        }
         if let Some(at) = self.compound_head
             && word(page, at) & 1 != 0
         {

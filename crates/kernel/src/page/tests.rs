@@ -87,6 +87,15 @@ fn a_tail_is_never_taken_for_what_its_words_look_like() {
     }
 }
 
+#[test]
+fn a_struct_page_that_was_never_initialised_says_nothing() {
+    let filled = [0xff; 64];
+    for rules in [v6_1(), v6_16(), rules(&V6_1.replace("OFFSET(page.compound_head)=8\n", ""), KernelVersion(6, 1, 0))] {
+        assert_eq!(rules.classify(Pfn(0), &filled, || Some(&filled)), Verdict::page(PageClass::Kernel));
+        assert!(!rules.is_poisoned(&filled));
+    }
+}
+
 /// A head on 6.1 whose second page says `order` and `dtor`.
 fn head(rules: &PageRules, pfn: u64, bits: &[u32], mapping: u64, order: u8, dtor: u8) -> Verdict {
     let head = page(&[&[16], bits].concat(), mapping, 0);
