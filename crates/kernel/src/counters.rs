@@ -57,7 +57,7 @@ fn hugetlb(symbols: &Symbols, memory: &mut dyn VirtualMemory) -> Result<u64> {
     let count = memory.read_u32(symbols.get("hugetlb_max_hstate", PURPOSE)?)?.min(MAX_HSTATES);
     let mut sum = 0u64;
     for i in 0..u64::from(count) {
-        let state = states.plus(i * size);
+        let state = states.plus(i.wrapping_mul(size));
         let order = memory.read_u32(state.plus(order_at))?.min(MAX_ORDER);
         sum = sum.saturating_add(memory.read_u64(state.plus(pages_at))?.saturating_mul(1 << order));
     }

@@ -314,7 +314,7 @@ impl NamesEnd {
     /// Whether the markers are behind the names and say the same. They are aligned to 8 bytes, in some kernels to 4.
     fn confirmed(&self, mem: &mut dyn VirtualMemory) -> bool {
         [8, 4].into_iter().any(|align| {
-            let markers = VirtAddr(self.at.0.next_multiple_of(align));
+            let Some(markers) = self.at.0.checked_next_multiple_of(align).map(VirtAddr) else { return false };
             let mut says = |index: u32, offset: u64| {
                 mem.read_u32(markers.plus(u64::from(index) * 4)).is_ok_and(|have| u64::from(have) == offset)
             };

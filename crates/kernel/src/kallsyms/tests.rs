@@ -234,3 +234,9 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn names_that_end_with_the_address_space_have_no_markers() {
+    let end = NamesEnd { at: VirtAddr(u64::MAX - 2), second: None, last: (0, 0) };
+    assert!(!end.confirmed(&mut Piece::new(&[])));
+}
