@@ -30,7 +30,7 @@ const MAX_HOPS: usize = 64;
 const MAX_DEPTH: usize = 32;
 /// Members looked at for one path, so that anonymous members that share a type cannot make the descent exponential. A struct has at
 /// most a few hundred.
-const MAX_MEMBERS: usize = 1 << 20;
+const MAX_MEMBERS: usize = 1 << 16;
 const POINTER_BYTES: u64 = 8;
 
 /// What a type is.
