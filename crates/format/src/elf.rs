@@ -254,7 +254,14 @@ impl ElfHeaders {
                         };
                         self.segments.push(segment);
                     }
-                    PT_NOTE => self.read_notes(bytes, get(class.p_offset), get(class.p_filesz))?,
+                    PT_NOTE => {
+                        // Without some notes there are still the pages.
+                        if let Err(problem) = self.read_notes(bytes, get(class.p_offset), get(class.p_filesz))
+                            && self.problems.len() < MAX_PROBLEMS
+                        {
+                            self.problems.push(problem);
+                        }
+                    }
                     _ => {}
                 }
             }

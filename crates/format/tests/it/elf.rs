@@ -336,6 +336,20 @@ fn notes_beyond_the_end_of_the_file_are_a_problem_not_a_failure() {
 }
 
 #[test]
+fn notes_that_cannot_be_read_are_a_problem_not_a_failure() {
+    let mut elf = Elf::le64().load(Load::new(0x1000, &page_of(1, 0x2000)));
+    // Behind what is read to see what the file is.
+    elf.phoff = Some(8192);
+    let whole = elf.build();
+    let notes = u64::from_le_bytes(whole[8192 + 8..8192 + 16].try_into().unwrap());
+    let bad = notes + 8..notes + 9;
+    let input = Input::from_bytes(Arc::new(Failing { inner: Arc::new(whole), bad })).unwrap();
+    assert!(matches!(input.problems(), [FormatError::Io { what: "ELF notes", .. }]), "{:?}", input.problems());
+    assert_eq!((input.vmcoreinfo(), input.cpus()), (None, 0));
+    assert_eq!(read(&mut *input.memory().view(), 0x1000, 0x2000).unwrap(), page_of(1, 0x2000));
+}
+
+#[test]
 fn an_unreadable_page_is_named_and_its_neighbours_are_read() {
     let elf = Elf::le64().load(Load::new(0x10_0000, &page_of(1, 0x8000))).build();
     let data_at = elf.len() as u64 - 0x8000;
