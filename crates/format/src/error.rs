@@ -26,7 +26,7 @@ pub enum FormatError {
     },
     /// The file ends before a region that must be there.
     #[error(
-        "{file}: the file is cut short: {what} needs bytes {offset} to {end}, but the file has {len}; fetch it again, or take what `coresift repair` can save"
+        "{file}: the file is cut short: {what} needs bytes {offset} to {end}, but the file has {len}; fetch it again or use another copy"
     )]
     CutShort {
         /// Name of the file.

@@ -93,7 +93,7 @@ impl Input {
                     file: file.name().to_owned(),
                     found: "a flattened stream inside a flattened stream",
                     offset: 0,
-                    next: "unwrap the outer one first, with `coresift unflatten`",
+                    next: "unwrap the outer one first, with `makedumpfile -R`",
                 });
             }
         };
