@@ -34,7 +34,7 @@ pub use kernel::{FoundInfo, Kernel, START_KERNEL_MAP, field};
 pub use memmap::{MapRange, MemMap, MemoryModel};
 pub use page::{Oddity, PageRules, Verdict};
 pub use paging::{Leaf, Level, Paging, X86_64_4, X86_64_5};
-pub use scan::{ChunkScan, ClassSink, Scanner};
+pub use scan::{ChunkScan, ClassSink, Scanner, is_poisoned};
 pub use search::{Candidate, find_in_memory};
 pub use symbols::Symbols;
 pub use version::KernelVersion;

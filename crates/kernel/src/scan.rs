@@ -187,6 +187,14 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// Whether the page frame `pfn` must not be read for hardware poison, by its own `struct page`; false where that cannot be read. For
+/// pages of a block that was taken whole, whose inner pages a scan does not ask.
+pub fn is_poisoned(kernel: &Kernel, reader: &mut KernelReader<'_>, pfn: Pfn) -> bool {
+    let Some(map) = kernel.memmap.page(pfn) else { return false };
+    let mut page = vec![0; kernel.rules.size()];
+    reader.read_virt(map, &mut page).is_ok() && kernel.rules.is_poisoned(&page)
+}
+
 /// Bytes from `addr` to the end of its page: what is mapped, and what a dump has, goes by pages.
 const fn rest_of_page(addr: VirtAddr) -> u64 {
     MAP_PAGE - addr.0 % MAP_PAGE

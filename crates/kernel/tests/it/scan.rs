@@ -2,7 +2,7 @@
 
 use crate::machine::Opened;
 use coresift_format::{Bytes, CHUNK_PAGES, Input, PageSet, Pfn, Window};
-use coresift_kernel::{ChunkScan, ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner};
+use coresift_kernel::{ChunkScan, ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner, is_poisoned};
 use coresift_synth::{Image, KernelLayout, LAYOUTS, Leaf, Machine, Model, PAGE};
 use std::collections::BTreeMap;
 use std::io;
@@ -181,6 +181,22 @@ fn a_lost_page_of_the_memory_map_costs_a_page_and_no_slice() {
         let asked = file.asked.load(Ordering::Relaxed);
         assert!(asked < 4 * size * CHUNK_PAGES, "{name}: {asked} bytes read of a memory map of {}", size * CHUNK_PAGES);
     }
+}
+
+#[test]
+fn poison_inside_a_block_that_is_taken_whole_can_be_asked_for() {
+    let mut image = Machine::b0(KernelLayout::get("6.12")).pages("@0x1020 16 buddy order=4").build();
+    let bad = crate::machine::translate(&image, 0xffff_ea00_0000_0000 + 0x1025 * 64);
+    let flags = u64::from_le_bytes(image.read(bad, 8).try_into().unwrap()) | 1 << image.layout.flags.hwpoison;
+    image.write(bad, &flags.to_le_bytes());
+    let opened = Opened::new(image);
+    let free = ClassSet::of(&[PageClass::Free]);
+    assert_eq!(scan(&opened, 0, free).1[&0x1025], PageClass::Free);
+    assert_eq!(scan(&opened, 0, ClassSet::NONE).1[&0x1025], PageClass::HwPoison);
+    let mut reader = opened.kernel.reader(opened.memory());
+    let poisoned = (0x1020..0x1030).filter(|pfn| is_poisoned(&opened.kernel, &mut reader, Pfn(*pfn)));
+    assert_eq!(poisoned.collect::<Vec<_>>(), [0x1025]);
+    assert!(!is_poisoned(&opened.kernel, &mut reader, Pfn(1 << 30)));
 }
 
 #[test]
