@@ -166,6 +166,16 @@ impl MemMap {
     }
 }
 
+/// An error in a few words, where several stand in one line.
+fn brief(error: &KernelError) -> String {
+    match error {
+        KernelError::NotMapped { .. } => "not mapped".to_owned(),
+        KernelError::Read { .. } => "not in the dump".to_owned(),
+        KernelError::Implausible { what, value, .. } => format!("{what} is {value:#x}"),
+        other => other.to_string(),
+    }
+}
+
 /// How many of the `len` bytes from `addr` on are mapped without a gap.
 fn mapped(kernel: &mut KernelReader<'_>, addr: VirtAddr, len: u64) -> u64 {
     let mut have = 0;
@@ -213,7 +223,7 @@ impl Sections {
                     return Ok(MemMap::new(model, self.struct_size, ranges));
                 }
                 Ok(_) => why.push_str(&format!("; as {model} at {array} it holds no present section")),
-                Err(e) => why.push_str(&format!("; as {model} at {array}: {e}")),
+                Err(e) => why.push_str(&format!("; as {model} at {array}: {}", brief(&e))),
             }
         }
         Err(KernelError::MemoryModel { why: format!("mem_section could not be validated{why}") })

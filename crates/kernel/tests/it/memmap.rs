@@ -112,6 +112,13 @@ fn numbers_that_cannot_be_are_errors_and_no_memory_map() {
     image.write(roots, &0x1234_5678u64.to_le_bytes());
     let error = open(&image).1.unwrap_err().to_string();
     assert!(error.contains("could not be validated") && error.contains("0x12345678"), "{error}");
+    // All three readings fail, and each says why in a few words.
+    let mut image = Machine::b0(KernelLayout::get("6.12")).build();
+    let nowhere = "SYMBOL(mem_section)=ffffc90000000000";
+    image.vmcoreinfo =
+        image.vmcoreinfo.replace(&format!("SYMBOL(mem_section)={:x}", image.symbols["mem_section"]), nowhere);
+    let error = open(&image).1.unwrap_err().to_string();
+    assert!(error.contains("not mapped") && error.len() < 300, "{error}");
 }
 
 #[test]
