@@ -320,6 +320,12 @@ impl Input {
         self.bytes.len()
     }
 
+    /// Whether reading it reaches the memory of a machine itself ([`Bytes::is_memory`]), as /proc/vmcore does.
+    #[must_use]
+    pub fn is_memory(&self) -> bool {
+        self.bytes.is_memory()
+    }
+
     /// The name of the file that was opened.
     #[must_use]
     pub fn name(&self) -> &str {

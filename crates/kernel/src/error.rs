@@ -8,12 +8,14 @@ use coresift_format::ReadError;
 pub enum KernelError {
     /// The dump has no VMCOREINFO and none was found in its memory.
     #[error(
-        "{file} contains no VMCOREINFO, and none was found in its memory; without it only dump levels 0 and 1 are possible: \
+        "{file} contains no VMCOREINFO, and {search}; without it only dump levels 0 and 1 are possible: \
          use -d 1, or take the dump with the vmcoreinfo device (QEMU: -device vmcoreinfo)"
     )]
     NoVmcoreInfo {
         /// The input file.
         file: String,
+        /// Why there is none in its memory either.
+        search: &'static str,
     },
     /// A VMCOREINFO value is not what its kind must be.
     #[error("VMCOREINFO: {key}={value} is not {expected}")]

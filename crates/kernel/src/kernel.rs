@@ -9,11 +9,15 @@ use crate::symbols::Symbols;
 use crate::version::KernelVersion;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
-use coresift_format::{Input, Machine, PageSize, PhysAddr, PhysicalMemory, Segment};
+use coresift_format::{Bits, Endian, Input, Machine, PageSize, PhysAddr, PhysicalMemory, Segment};
 use std::ops::Range;
 
 /// Where the kernel image is mapped: `__START_KERNEL_map` of x86-64.
 pub const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
+/// Lowest address of the kernel's half of the address space, with 4 and with 5 levels of page tables
+/// (Documentation/arch/x86/x86_64/mm.rst).
+const KERNEL_HALF_4: VirtAddr = VirtAddr(0xffff_8000_0000_0000);
+const KERNEL_HALF_5: VirtAddr = VirtAddr(0xff00_0000_0000_0000);
 /// Length of a `struct new_utsname`: six fields of 65 bytes.
 const UTSNAME_LEN: usize = 6 * 65;
 /// Offset of `name` in `struct uts_namespace` where VMCOREINFO does not give it (before Linux 5.11): behind one int.
@@ -63,12 +67,18 @@ impl FoundInfo {
     /// The VMCOREINFO of `input`: from its notes, else the one found in its memory that describes the memory it was found in.
     ///
     /// # Errors
-    /// There is none.
+    /// There is none, or it is of another machine than x86-64 and would have to be searched for.
     pub fn of(input: &Input) -> Result<Self> {
         if let Some(text) = input.vmcoreinfo()
             && !VmcoreInfo::parse(text).is_empty()
         {
             return Ok(Self { text: text.to_vec(), address: None, notes: Vec::new() });
+        }
+        check_machine(input)?;
+        let none = |search| KernelError::NoVmcoreInfo { file: input.name().to_owned(), search };
+        // Nothing of a machine's own memory is read that is not known to be safe: this is for files.
+        if input.is_memory() {
+            return Err(none("the memory of a machine is not searched for it, because any page of it may be poisoned"));
         }
         let mut valid = Vec::new();
         let mut others = Vec::new();
@@ -82,7 +92,7 @@ impl FoundInfo {
         }
         let mut valid = valid.into_iter();
         let Some((chosen, release)) = valid.next() else {
-            return Err(KernelError::NoVmcoreInfo { file: input.name().to_owned() });
+            return Err(none("none was found in its memory"));
         };
         others.extend(valid.map(|(c, r)| format!("{} (release {r}, also valid)", c.address)));
         let mut notes = vec![format!(
@@ -95,6 +105,17 @@ impl FoundInfo {
         }
         Ok(Self { text: chosen.text, address: Some(chosen.address), notes })
     }
+}
+
+/// Whether the dump is of an x86-64, or can be: a kdump file whose utsname was not known when it was written (makedumpfile -d 1
+/// without VMCOREINFO) does not say. Whether the memory is that of one is checked by the utsname in it.
+fn check_machine(input: &Input) -> Result<()> {
+    let nameless = input.kdump_header().is_some_and(|(header, _)| header.machine().is_empty());
+    let alike = input.bits() == Bits::B64 && input.byte_order() == Endian::Little;
+    if input.machine() == Machine::X86_64 || nameless && alike {
+        return Ok(());
+    }
+    Err(KernelError::Architecture { machine: input.machine().to_string() })
 }
 
 /// The first things found: page tables that lead to a utsname.
@@ -163,9 +184,7 @@ impl Kernel {
 
 impl Boot {
     fn find(input: &Input, info: &VmcoreInfo) -> Result<Self> {
-        if input.machine() != Machine::X86_64 {
-            return Err(KernelError::Architecture { machine: input.machine().to_string() });
-        }
+        check_machine(input)?;
         let page_size = info.plain_decimal("PAGESIZE")?;
         if page_size.is_some_and(|n| PageSize::new(n) != Some(PageSize::K4)) {
             return Err(KernelError::BadValue {
@@ -194,7 +213,7 @@ impl Boot {
                     if source != PhysBase::Number {
                         notes.push(format!("phys_base {phys_base:#x} taken from {}", source.name()));
                     }
-                    let base = VirtAddr(if five { 0xff00_0000_0000_0000 } else { 0xffff_8000_0000_0000 });
+                    let base = if five { KERNEL_HALF_5 } else { KERNEL_HALF_4 };
                     return Ok(Self { paging, phys_base, utsname, base, notes });
                 }
                 Err(e) => {

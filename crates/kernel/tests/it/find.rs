@@ -1,12 +1,13 @@
 //! Finding the kernel: its VMCOREINFO, its page tables, its image and what else must stay.
 
 use crate::machine::{Opened, open, pfns, range};
-use coresift_format::Input;
+use coresift_format::{Bytes, Input, Window};
 use coresift_kernel::protected::{Protected, find, memmap_pages};
 use coresift_kernel::{FoundInfo, Kernel, KernelError, find_in_memory};
 use coresift_synth::elf::{Note, Order};
 use coresift_synth::{Image, KernelLayout, LAYOUTS, Leaf, Machine, PAGE};
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 
 fn input(image: &Image, notes: bool) -> Input {
@@ -145,6 +146,66 @@ fn another_architecture_is_named() {
     let input = Input::from_bytes(Arc::new(bytes)).unwrap();
     let error = Kernel::open(&input, image.vmcoreinfo.as_bytes()).err().unwrap();
     assert!(matches!(&error, KernelError::Architecture { machine } if machine == "aarch64"), "{error}");
+}
+
+#[test]
+fn another_architecture_is_not_searched_for_a_vmcoreinfo() {
+    let image = Machine::b0(KernelLayout::get("6.12")).build();
+    let mut bytes = image.elf().with_image().without_vmcoreinfo().bytes();
+    bytes[18..20].copy_from_slice(&183u16.to_le_bytes());
+    let error = FoundInfo::of(&Input::from_bytes(Arc::new(bytes)).unwrap()).err().unwrap();
+    assert!(matches!(&error, KernelError::Architecture { machine } if machine == "aarch64"), "{error}");
+}
+
+/// A /proc/vmcore whose memory must not be read blindly.
+struct Live(Vec<u8>);
+
+impl Bytes for Live {
+    fn name(&self) -> &str {
+        "/proc/vmcore"
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        assert!(offset < PAGE, "memory is read");
+        Bytes::read_at(&self.0, offset, buf)
+    }
+
+    fn window(&self, _: u64, _: usize) -> Option<Window> {
+        None
+    }
+
+    fn is_memory(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn the_memory_of_a_machine_is_not_searched() {
+    let image = Machine::b0(KernelLayout::get("6.12")).build();
+    let bytes = image.elf().with_image().without_vmcoreinfo().bytes();
+    assert!(FoundInfo::of(&Input::from_bytes(Arc::new(bytes.clone())).unwrap()).is_ok(), "a file is");
+    let error = FoundInfo::of(&Input::from_bytes(Arc::new(Live(bytes))).unwrap()).err().unwrap();
+    assert!(matches!(error, KernelError::NoVmcoreInfo { .. }));
+    assert!(error.to_string().contains("not searched") && error.to_string().contains("poisoned"), "{error}");
+}
+
+#[test]
+fn a_kdump_file_that_does_not_name_its_machine_is_tried_as_x86_64() {
+    let image = Machine::b0(KernelLayout::get("6.12")).build();
+    let mut bytes = image.kdump().bytes();
+    // The six names of utsname, behind signature and version.
+    bytes[12..12 + 6 * 65].fill(0);
+    let kernel = |bytes: &[u8]| {
+        let input = Input::from_bytes(Arc::new(bytes.to_vec())).unwrap();
+        Kernel::open(&input, image.vmcoreinfo.as_bytes())
+    };
+    assert!(kernel(&bytes).unwrap().release.starts_with("6.12"));
+    bytes[12 + 4 * 65..][..3].copy_from_slice(b"vax");
+    assert!(matches!(kernel(&bytes), Err(KernelError::Architecture { .. })));
 }
 
 #[test]
