@@ -374,7 +374,7 @@ pub struct PageSetBuilder {
 }
 
 impl PageSetBuilder {
-    /// Adds the pages of chunk number `chunk`, which must be above all chunks added before (others are ignored).
+    /// Adds the pages of chunk number `chunk`, which must be above all chunks added before: others are ignored.
     pub fn push(&mut self, chunk: u64, bits: &ChunkBits) {
         let count = bits.count();
         if count == 0 {
@@ -388,20 +388,12 @@ impl PageSetBuilder {
         self.add(chunk, 1, body, count);
     }
 
-    /// Adds all pages of the chunks `chunk..chunk + count`.
+    /// Adds all pages of the chunks `chunk..chunk + count`, which must be above all chunks added before: others are ignored.
     pub fn push_full(&mut self, chunk: u64, count: u64) {
-        if let Some(last) = self.set.entries.last_mut()
-            && matches!(last.body, Body::Full)
-            && last.chunk + last.count == chunk
-        {
-            last.count += count;
-            self.set.len += count << CHUNK_SHIFT;
-        } else {
-            self.add(chunk, count, Body::Full, count << CHUNK_SHIFT);
-        }
+        self.add(chunk, count, Body::Full, count << CHUNK_SHIFT);
     }
 
-    /// Adds a whole set, whose chunks must be above all added before.
+    /// Adds a whole set, whose chunks must be above all added before: others are ignored.
     pub fn append(&mut self, set: PageSet) {
         for entry in set.entries {
             let pages = match &entry.body {
@@ -421,7 +413,16 @@ impl PageSetBuilder {
     }
 
     fn add(&mut self, chunk: u64, count: u64, body: Body, pages: u64) {
-        debug_assert!(self.set.entries.last().is_none_or(|e| e.chunk + e.count <= chunk), "chunks must ascend");
+        if let Some(last) = self.set.entries.last_mut() {
+            if chunk < last.chunk + last.count {
+                return;
+            }
+            if chunk == last.chunk + last.count && matches!((&last.body, &body), (Body::Full, Body::Full)) {
+                last.count += count;
+                self.set.len += pages;
+                return;
+            }
+        }
         self.set.entries.push(Entry { chunk, count, before: self.set.len, body });
         self.set.len += pages;
     }
@@ -473,6 +474,37 @@ mod tests {
             }
             prop_assert!(copied.finish().all_runs().eq(set.all_runs()));
         }
+    }
+
+    #[test]
+    fn whole_chunks_that_follow_each_other_are_one_entry_however_they_come() {
+        let mut full = ChunkBits::default();
+        full.fill();
+        let mut builder = PageSetBuilder::default();
+        builder.push(3, &full);
+        builder.append(PageSet::of_chunk(4, &full));
+        builder.push_full(5, 2);
+        builder.append(PageSet::of_chunk(7, &full));
+        let set = builder.finish();
+        assert_eq!(
+            (set.entries.len(), set.len(), set.rank(Pfn(6 << CHUNK_SHIFT))),
+            (1, 5 << CHUNK_SHIFT, 3 << CHUNK_SHIFT)
+        );
+    }
+
+    #[test]
+    fn chunks_that_do_not_ascend_are_ignored() {
+        let mut some = ChunkBits::default();
+        some.set(1, 4);
+        let mut builder = PageSetBuilder::default();
+        builder.push_full(5, 2);
+        builder.push(6, &some);
+        builder.push_full(2, 1);
+        builder.append(PageSet::of_chunk(5, &some));
+        builder.push(7, &some);
+        let set = builder.finish();
+        assert_eq!(set.len(), (2 << CHUNK_SHIFT) + 3);
+        assert!(set.chunks().eq(5..8));
     }
 
     #[test]
