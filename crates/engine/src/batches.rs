@@ -32,7 +32,7 @@ pub struct Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
-    /// Batches of `batch_pages` pages of `keep`, of which the disjoint sets `first` come first.
+    /// Batches of `batch_pages` pages of `keep`, of which those in the sets `first` come first, a page at its first chance.
     #[must_use]
     pub fn new(keep: &'a PageSet, first: &'a [PageSet], batch_pages: usize) -> Self {
         Self {
@@ -90,13 +90,11 @@ impl<'a> Batches<'a> {
                 self.keep.copy_chunk(chunk, &mut self.scratch);
                 self.bits.intersect(&self.scratch);
             }
-            None => {
-                self.keep.copy_chunk(chunk, &mut self.bits);
-                for set in self.first {
-                    set.copy_chunk(chunk, &mut self.scratch);
-                    self.bits.subtract(&self.scratch);
-                }
-            }
+            None => self.keep.copy_chunk(chunk, &mut self.bits),
+        }
+        for set in self.first.iter().take(self.pass) {
+            set.copy_chunk(chunk, &mut self.scratch);
+            self.bits.subtract(&self.scratch);
         }
     }
 }
@@ -115,7 +113,9 @@ mod tests {
             let ranges: Vec<_> = keep.iter().map(|&(s, n)| (Pfn(s), Pfn(s + n))).collect();
             let keep = PageSet::from_ranges(ranges);
             let pick = |which: u8| PageSet::from_ranges(keep.all_runs().enumerate().filter(|(i, _)| split[i % 40] == which).map(|(_, r)| r));
-            let first = [pick(0), pick(1)];
+            // The second set has the pages of the first again, and pages that are not kept.
+            let more = PageSet::from_ranges(pick(0).all_runs().chain(pick(1).all_runs()).chain([(Pfn(200_000), Pfn(200_100))]));
+            let first = [pick(0), more];
             let mut batches = Batches::new(&keep, &first, 64);
             let mut runs = Vec::new();
             let mut seen = Vec::new();
@@ -129,7 +129,7 @@ mod tests {
                     seen.extend(r.start.0..r.start.0 + u64::from(r.pages));
                 }
             }
-            let in_order: Vec<u64> = [&first[0], &first[1], &pick(2)].iter().flat_map(|s| s.all_runs()).flat_map(|(s, e)| s.0..e.0).collect();
+            let in_order: Vec<u64> = [&first[0], &pick(1), &pick(2)].iter().flat_map(|s| s.all_runs()).flat_map(|(s, e)| s.0..e.0).collect();
             prop_assert_eq!(seen, in_order);
         }
     }

@@ -5,7 +5,7 @@ use crate::observer::{Observer, Stage};
 use crate::report::{ClassRow, GuardRow};
 use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
 use coresift_kernel::protected::{self, Protected};
-use coresift_kernel::{ChunkScan, ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner, nodes};
+use coresift_kernel::{ChunkScan, ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner, anchors, nodes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -42,7 +42,7 @@ impl Counts {
 pub struct Plan {
     /// The pages that get a descriptor.
     pub keep: PageSet,
-    /// Pages to write first, in this order, each list in pfn order; the rest of `keep` follows. Disjoint.
+    /// Pages to write first, in this order, each set in pfn order, as far as they are in `keep`; the rest of `keep` follows.
     pub first: Vec<PageSet>,
     /// Pages that must not be read, whatever else is true of them.
     unreadable: PageSet,
@@ -92,8 +92,20 @@ impl Plan {
         });
         let done = scan.done.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut plan = done.into_plan(kernel, memory, excluded, &protected, free.is_some(), notes);
-        plan.guard_memmap(kernel, memory);
+        let memmap = plan.guard_memmap(kernel, memory);
+        plan.order(protected, anchors::find(kernel, memory), memmap);
         plan
+    }
+
+    /// Puts in front what a debugger needs to open the dump at all: page tables, per-cpu areas, where the memory map hangs, and the
+    /// kernel image; then slab, which `first` begins with, the memory map, and the kernel's other pages, which it ends with.
+    fn order(&mut self, protected: Vec<Protected>, anchors: PageSet, memmap: PageSet) {
+        let (image, small): (Vec<_>, Vec<_>) = protected.into_iter().partition(|kind| kind.what == protected::IMAGE);
+        let union =
+            |sets: Vec<Protected>| sets.into_iter().fold(PageSet::default(), |all, kind| united(&all, &kind.pages));
+        self.first.insert(0, union(image));
+        self.first.insert(0, united(&union(small), &anchors));
+        self.first.insert(3, memmap);
     }
 
     /// Memory the page sets occupy, in bytes.
@@ -101,8 +113,8 @@ impl Plan {
         self.first.iter().chain([&self.keep, &self.unreadable]).map(|set| set.memory() as u64).sum()
     }
 
-    /// Keeps the pages that hold the `struct page`s of kept pages.
-    fn guard_memmap(&mut self, kernel: &Kernel, memory: &dyn PhysicalMemory) {
+    /// Keeps the pages that hold the `struct page`s of kept pages, and returns them.
+    fn guard_memmap(&mut self, kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
         let mut needed = Vec::new();
         for chunk in self.keep.chunks() {
             let (start, end) = (Pfn(chunk << CHUNK_SHIFT), Pfn((chunk + 1) << CHUNK_SHIFT));
@@ -126,6 +138,7 @@ impl Plan {
         if !lost.is_empty() {
             self.keep = united(&self.keep, &lost);
         }
+        needed
     }
 }
 
@@ -211,7 +224,6 @@ struct Chunk {
     keep: PageSet,
     slab: PageSet,
     kernel: PageSet,
-    essential: PageSet,
     unreadable: PageSet,
     counts: Counts,
     dropped: Counts,
@@ -346,7 +358,6 @@ impl Bits {
     }
 
     fn finish(&mut self, chunk: u64, protected: &[Protected]) -> Chunk {
-        let mut essential = ChunkBits::default();
         let mut saved = Vec::with_capacity(protected.len());
         for kind in protected {
             kind.pages.copy_chunk(chunk, &mut self.scratch);
@@ -355,7 +366,6 @@ impl Bits {
             if kind.free_inside {
                 self.scratch.subtract(&self.free);
             }
-            essential.unite(&self.scratch);
             self.scratch.intersect(&self.drop);
             saved.push(self.scratch.count());
             self.drop.subtract(&self.scratch);
@@ -367,13 +377,11 @@ impl Bits {
         keep.subtract(&self.drop);
         for bits in [&mut self.slab, &mut self.kernel] {
             bits.intersect(&keep);
-            bits.subtract(&essential);
         }
         Chunk {
             keep: PageSet::of_chunk(chunk, &keep),
             slab: PageSet::of_chunk(chunk, &self.slab),
             kernel: PageSet::of_chunk(chunk, &self.kernel),
-            essential: PageSet::of_chunk(chunk, &essential),
             unreadable: PageSet::of_chunk(chunk, &self.unreadable),
             counts: self.counts,
             dropped: self.dropped,
@@ -399,7 +407,6 @@ impl Done {
         let mut keep = Sets::new(memory.stored());
         let mut slab = PageSetBuilder::default();
         let mut kernel_pages = PageSetBuilder::default();
-        let mut essential = PageSetBuilder::default();
         let mut unreadable = PageSetBuilder::default();
         for (number, chunk) in self.chunks {
             counts.merge(&chunk.counts);
@@ -410,7 +417,6 @@ impl Done {
             keep.push(number, chunk.keep);
             slab.append(chunk.slab);
             kernel_pages.append(chunk.kernel);
-            essential.append(chunk.essential);
             unreadable.append(chunk.unreadable);
         }
         if self.unread > 0 {
@@ -443,7 +449,7 @@ impl Done {
             .collect();
         Plan {
             keep: keep.finish(),
-            first: vec![essential.finish(), slab.finish(), kernel_pages.finish()],
+            first: vec![slab.finish(), kernel_pages.finish()],
             unreadable: unreadable.finish(),
             classes,
             guard,

@@ -7,6 +7,7 @@
 //!     ─ protected, nodes ─> what must stay; what the kernel itself counted
 //! ```
 
+pub mod anchors;
 mod btf;
 mod class;
 mod counters;

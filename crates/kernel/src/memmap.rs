@@ -45,6 +45,8 @@ pub struct MemMap {
     pub model: MemoryModel,
     /// Bytes of a `struct page`.
     pub struct_size: u64,
+    /// log2 of the page frames in a memory section, where there are sections.
+    pub section_shift: Option<u32>,
     ranges: Vec<MapRange>,
     /// The same, by the address of their `struct page`s.
     by_address: Vec<MapRange>,
@@ -120,7 +122,7 @@ impl MemMap {
             let end = ram.end().0.min(most).min(1 << MAX_PFN_BITS);
             let end = mapped(kernel, map, end * struct_size) / struct_size;
             let all = MapRange { start: Pfn(0), end: Pfn(end), map };
-            return Ok(Self::new(MemoryModel::Flat, struct_size, (end > 0).then_some(all).into_iter().collect()));
+            return Ok(Self::new(MemoryModel::Flat, struct_size, None, (end > 0).then_some(all).into_iter().collect()));
         }
         Err(KernelError::MemoryModel {
             why: "neither SYMBOL(mem_section) with SIZE(mem_section) and OFFSET(mem_section.section_mem_map), nor \
@@ -129,10 +131,10 @@ impl MemMap {
         })
     }
 
-    fn new(model: MemoryModel, struct_size: u64, ranges: Vec<MapRange>) -> Self {
+    fn new(model: MemoryModel, struct_size: u64, section_shift: Option<u32>, ranges: Vec<MapRange>) -> Self {
         let mut by_address = ranges.clone();
         by_address.sort_unstable_by_key(|r| r.map);
-        Self { model, struct_size, ranges, by_address }
+        Self { model, struct_size, section_shift, ranges, by_address }
     }
 
     /// The ranges, ascending.
@@ -220,7 +222,7 @@ impl Sections {
         for (model, array) in readings {
             match self.read(model, array, length, kernel, ram) {
                 Ok(ranges) if !ranges.is_empty() => {
-                    return Ok(MemMap::new(model, self.struct_size, ranges));
+                    return Ok(MemMap::new(model, self.struct_size, Some(self.shift), ranges));
                 }
                 Ok(_) => why.push_str(&format!("; as {model} at {array} it holds no present section")),
                 Err(e) => why.push_str(&format!("; as {model} at {array}: {}", brief(&e))),

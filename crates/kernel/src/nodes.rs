@@ -59,19 +59,12 @@ impl ChunkFree {
     }
 }
 
-/// The addresses of all populated zones.
+/// The addresses of all nodes (`struct pglist_data`).
 ///
 /// # Errors
-/// VMCOREINFO lacks what leads to the nodes, or they cannot be read.
-fn zones(kernel: &Kernel, reader: &mut KernelReader<'_>) -> Result<Vec<VirtAddr>> {
-    const PURPOSE: &str = "finding the zones";
+/// VMCOREINFO lacks what leads to the nodes, or it cannot be read.
+pub fn addresses(kernel: &Kernel, reader: &mut KernelReader<'_>) -> Result<Vec<VirtAddr>> {
     let info = &kernel.info;
-    let need = |value: Option<u64>, key: &str| VmcoreInfo::require(value, key, PURPOSE);
-    let node_zones = need(info.offset("pglist_data.node_zones")?, "OFFSET(pglist_data.node_zones)")?;
-    let nr_zones = need(info.offset("pglist_data.nr_zones")?, "OFFSET(pglist_data.nr_zones)")?;
-    let zone_size = need(info.size("zone")?, "SIZE(zone)")?;
-    let spanned = need(info.offset("zone.spanned_pages")?, "OFFSET(zone.spanned_pages)")?;
-
     let mut nodes = Vec::new();
     if let Some(table) = info.symbol("node_data")? {
         let mask = info.symbol("node_online_map")?;
@@ -89,9 +82,26 @@ fn zones(kernel: &Kernel, reader: &mut KernelReader<'_>) -> Result<Vec<VirtAddr>
         nodes.push(VmcoreInfo::require(
             info.symbol("contig_page_data")?,
             "SYMBOL(node_data) or SYMBOL(contig_page_data)",
-            PURPOSE,
+            "finding the nodes",
         )?);
     }
+    Ok(nodes)
+}
+
+/// The addresses of all populated zones.
+///
+/// # Errors
+/// VMCOREINFO lacks what leads to the nodes, or they cannot be read.
+fn zones(kernel: &Kernel, reader: &mut KernelReader<'_>) -> Result<Vec<VirtAddr>> {
+    const PURPOSE: &str = "finding the zones";
+    let info = &kernel.info;
+    let need = |value: Option<u64>, key: &str| VmcoreInfo::require(value, key, PURPOSE);
+    let node_zones = need(info.offset("pglist_data.node_zones")?, "OFFSET(pglist_data.node_zones)")?;
+    let nr_zones = need(info.offset("pglist_data.nr_zones")?, "OFFSET(pglist_data.nr_zones)")?;
+    let zone_size = need(info.size("zone")?, "SIZE(zone)")?;
+    let spanned = need(info.offset("zone.spanned_pages")?, "OFFSET(zone.spanned_pages)")?;
+
+    let nodes = addresses(kernel, reader)?;
     let mut zones = Vec::new();
     for node in nodes {
         for i in 0..reader.read_u32(node.plus(nr_zones))?.min(MAX_ZONES) {

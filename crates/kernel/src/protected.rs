@@ -18,6 +18,9 @@ pub struct Protected {
     pub free_inside: bool,
 }
 
+/// What the kernel image is called in [`Protected::what`].
+pub const IMAGE: &str = "kernel image";
+
 /// A page table of 4 KiB maps at least 2 MiB, so this many serve 2 TiB of memory mapped by single pages; larger mappings need
 /// fewer tables. A dump with more is walked up to here.
 const MAX_TABLES: usize = 1 << 20;
@@ -63,7 +66,7 @@ pub fn find(kernel: &Kernel, memory: &dyn PhysicalMemory) -> (Vec<Protected>, Ve
         notes.push("no mapping of the kernel image was found; it is not protected against being left out".to_owned());
     }
     let mut found = vec![
-        Protected { what: "kernel image", pages: PageSet::from_ranges(image), free_inside: !exact },
+        Protected { what: IMAGE, pages: PageSet::from_ranges(image), free_inside: !exact },
         Protected { what: "page tables", pages: PageSet::from_ranges(tables), free_inside: false },
     ];
     match per_cpu_areas(kernel, memory) {

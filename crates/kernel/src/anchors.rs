@@ -1,0 +1,70 @@
+//! What a debugger reads before anything else of the memory map: where it hangs, not what it says of pages.
+
+use crate::error::Result;
+use crate::kernel::Kernel;
+use crate::memmap::MemoryModel;
+use crate::nodes;
+use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
+use coresift_format::{PageSet, PageSize, Pfn, PhysicalMemory};
+use std::collections::BTreeSet;
+
+/// Roots of an EXTREME array: those of 52-bit physical addresses in sections of 128 MiB, 256 to a page.
+const MAX_ROOTS: u64 = 1 << 17;
+
+/// The page frames of the memory sections and of the nodes. What cannot be found is left out: nothing depends on it but the order
+/// in which pages are written.
+#[must_use]
+pub fn find(kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
+    let mut reader = kernel.reader(memory);
+    let page = memory.page_size();
+    let mut pages = BTreeSet::new();
+    // Each part that is found helps.
+    let _incomplete = sections(kernel, &mut reader, page, &mut pages);
+    if let Ok(nodes) = nodes::addresses(kernel, &mut reader) {
+        let len = kernel.info.size("pglist_data").ok().flatten().unwrap_or(page.bytes() as u64);
+        for node in nodes {
+            touch(&mut reader, node, len, page, &mut pages);
+        }
+    }
+    PageSet::from_ranges(pages.into_iter().map(|pfn: Pfn| (pfn, pfn.plus(1))))
+}
+
+/// The array that SYMBOL(mem_section) names and, with EXTREME, the pages of sections it points at.
+fn sections(kernel: &Kernel, reader: &mut KernelReader<'_>, page: PageSize, pages: &mut BTreeSet<Pfn>) -> Result<()> {
+    let (Some(array), Some(size), Some(bits)) =
+        (kernel.info.symbol("mem_section")?, kernel.info.size("mem_section")?, kernel.memmap.section_shift)
+    else {
+        return Ok(());
+    };
+    let per_root = (page.bytes() as u64 / size).max(1);
+    if kernel.memmap.model == MemoryModel::SparseExtreme {
+        // crash reads all of it, whatever memory there is.
+        let roots = kernel.info.length("mem_section")?.unwrap_or(0).min(MAX_ROOTS);
+        touch(reader, array, roots * 8, page, pages);
+    }
+    for range in kernel.memmap.ranges() {
+        let sections = range.start.0 >> bits..=(range.end.0 - 1) >> bits;
+        if kernel.memmap.model == MemoryModel::SparseExtreme {
+            for root in sections.start() / per_root..=sections.end() / per_root {
+                let at = VirtAddr(reader.read_u64(array.plus(root * 8))?);
+                touch(reader, at, page.bytes() as u64, page, pages);
+            }
+        } else {
+            let first = array.plus(sections.start() * size);
+            touch(reader, first, (sections.end() - sections.start() + 1) * size, page, pages);
+        }
+    }
+    Ok(())
+}
+
+/// Adds the page frames behind `len` bytes at `addr`.
+fn touch(reader: &mut KernelReader<'_>, addr: VirtAddr, len: u64, page: PageSize, pages: &mut BTreeSet<Pfn>) {
+    let mut at = 0;
+    while at < len {
+        let here = addr.plus(at);
+        if let Ok((phys, _)) = reader.translate(here) {
+            pages.insert(phys.pfn(page));
+        }
+        at += (page.bytes() - page.offset_of(here.0)) as u64;
+    }
+}
