@@ -4,6 +4,7 @@ use crate::budget::WORKER_STACK;
 use crate::observer::{Observer, Stage};
 use crate::report::{ClassRow, GuardRow};
 use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
+use coresift_kernel::is_poisoned;
 use coresift_kernel::protected::{self, Protected};
 use coresift_kernel::{ChunkScan, ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner, anchors, nodes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,6 +124,7 @@ impl Plan {
         let needed = PageSet::from_ranges(needed);
         let mut lost = PageSetBuilder::default();
         let (mut bits, mut other) = (ChunkBits::default(), ChunkBits::default());
+        let mut reader = kernel.reader(memory);
         for chunk in needed.chunks() {
             needed.copy_chunk(chunk, &mut bits);
             memory.stored().copy_chunk(chunk, &mut other);
@@ -131,6 +133,14 @@ impl Plan {
                 not_lost.copy_chunk(chunk, &mut other);
                 bits.subtract(&other);
             }
+            other.clear();
+            for (start, end) in bits.runs() {
+                for index in (start..end).filter(|i| is_poisoned(kernel, &mut reader, Pfn((chunk << CHUNK_SHIFT) + i)))
+                {
+                    other.set(index, index + 1);
+                }
+            }
+            bits.subtract(&other);
             lost.push(chunk, &bits);
         }
         let lost = lost.finish();
@@ -275,7 +285,12 @@ impl Scan<'_> {
         if let Some(free) = self.free {
             bits.mark_free(chunk, free);
         }
-        (scanned, bits.finish(chunk, self.protected))
+        let mut reader = None;
+        let poisoned = |pfn| {
+            let reader = reader.get_or_insert_with(|| self.kernel.reader(self.memory));
+            is_poisoned(self.kernel, reader, pfn)
+        };
+        (scanned, bits.finish(chunk, self.protected, poisoned))
     }
 }
 
@@ -357,7 +372,9 @@ impl Bits {
         self.dropped.add(PageClass::Free, self.scratch.count());
     }
 
-    fn finish(&mut self, chunk: u64, protected: &[Protected]) -> Chunk {
+    /// Decides the chunk. Whether a page that the guard would bring back is `poisoned` is asked page by page: it may lie inside a
+    /// block that was taken whole.
+    fn finish(&mut self, chunk: u64, protected: &[Protected], mut poisoned: impl FnMut(Pfn) -> bool) -> Chunk {
         let mut saved = Vec::with_capacity(protected.len());
         for kind in protected {
             kind.pages.copy_chunk(chunk, &mut self.scratch);
@@ -367,6 +384,14 @@ impl Bits {
                 self.scratch.subtract(&self.free);
             }
             self.scratch.intersect(&self.drop);
+            let mut at = 0;
+            while let Some((start, end)) = self.scratch.next_run(at) {
+                for index in (start..end).filter(|index| poisoned(Pfn(self.base + index))) {
+                    self.scratch.unset(index, index + 1);
+                    self.unreadable.set(index, index + 1);
+                }
+                at = end;
+            }
             saved.push(self.scratch.count());
             self.drop.subtract(&self.scratch);
             for (start, end, class) in &self.ranges {
@@ -400,7 +425,7 @@ impl Done {
         by_lists: bool,
         mut notes: Vec<String>,
     ) -> Plan {
-        self.apply_spills(memory, excluded, protected);
+        self.apply_spills(kernel, memory, excluded, protected);
         let mut counts = Counts::default();
         let mut dropped = Counts::default();
         let mut saved = vec![0; protected.len()];
@@ -459,8 +484,15 @@ impl Done {
     }
 
     /// Lets blocks that reach beyond their chunk (1 GiB hugetlb pages) speak for the chunks they cover, whole.
-    fn apply_spills(&mut self, memory: &dyn PhysicalMemory, excluded: ClassSet, protected: &[Protected]) {
+    fn apply_spills(
+        &mut self,
+        kernel: &Kernel,
+        memory: &dyn PhysicalMemory,
+        excluded: ClassSet,
+        protected: &[Protected],
+    ) {
         let mut bits = Bits::default();
+        let mut reader = kernel.reader(memory);
         let mut spills = std::mem::take(&mut self.spills);
         // Threads finish in any order. What a covered chunk said, spills among it, does not count.
         spills.sort_unstable_by_key(|spill| spill.0);
@@ -479,7 +511,7 @@ impl Done {
                 for (start, stop) in memory.ram().runs(Pfn(base), Pfn(base + (1 << CHUNK_SHIFT))) {
                     bits.pages(start, stop, class);
                 }
-                self.chunks.insert(number, bits.finish(number, protected));
+                self.chunks.insert(number, bits.finish(number, protected, |pfn| is_poisoned(kernel, &mut reader, pfn)));
             }
         }
     }
