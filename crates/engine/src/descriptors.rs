@@ -93,10 +93,9 @@ impl Descriptors {
     fn close(&mut self) {
         self.shared.lock().closing = true;
         self.shared.changed.notify_all();
-        match self.thread.take() {
+        if let Some(thread) = self.thread.take() {
             // A thread that panicked has said so; what it left is settled here.
-            Some(thread) => drop(thread.join()),
-            None => {}
+            drop(thread.join());
         }
         self.shared.settle(self.shared.lock());
     }
