@@ -267,8 +267,7 @@ fn the_next_level_of_the_list_is_tried_when_the_first_does_not_fit() {
     };
     let blocks = (size(0) + size(31)) / 2 / 512;
     std::fs::remove_file(place.path("out")).unwrap();
-    let ended =
-        place.shell(&format!("ulimit -f {blocks}; $P makedumpfile --message-level 6 -d 0,31 vmcore out"));
+    let ended = place.shell(&format!("ulimit -f {blocks}; $P makedumpfile --message-level 6 -d 0,31 vmcore out"));
     assert_eq!(ended.out, format!("Retry to create a dumpfile by dump_level(31).\n{SAVED}"), "{ended:?}");
     assert_eq!(ended.code, Some(0));
     let info = place.info("out");
