@@ -90,7 +90,9 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
 
 /// The folder for what is downloaded and built for the guests; `CORESIFT_LAB_DIR` moves it.
 pub fn cache_dir() -> PathBuf {
-    std::env::var_os("CORESIFT_LAB_DIR").map_or_else(|| shell::target_dir().join("lab"), PathBuf::from)
+    std::env::var_os("CORESIFT_LAB_DIR")
+        .filter(|dir| !dir.is_empty())
+        .map_or_else(|| shell::target_dir().join("lab"), PathBuf::from)
 }
 
 /// Boots and crashes a kernel as `options` say, and brings out what they ask for.

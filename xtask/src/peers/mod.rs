@@ -16,7 +16,9 @@ use std::process::Command;
 
 /// Where the peers are: `$CORESIFT_PEERS` (a folder with a `bin` like ours), or what `cargo xtask peers` installed.
 pub fn home() -> PathBuf {
-    std::env::var_os("CORESIFT_PEERS").map_or_else(|| shell::target_dir().join("peers"), PathBuf::from)
+    std::env::var_os("CORESIFT_PEERS")
+        .filter(|dir| !dir.is_empty())
+        .map_or_else(|| shell::target_dir().join("peers"), PathBuf::from)
 }
 
 /// A peer's program: from [`home`], else from PATH.
