@@ -22,6 +22,7 @@ pub fn chain(error: &dyn Error) -> impl Iterator<Item = String> {
 pub fn advice(error: &EngineError) -> Option<&'static str> {
     match error {
         EngineError::NoSpace { .. } => Some("free some space, or leave out more with a higher dump level (-d 31)"),
+        EngineError::Kernel { .. } => Some("dump it with -d 1, which needs to know nothing of the kernel"),
         EngineError::Write { .. } => Some("see what the system log says about the target, or write to another one"),
         EngineError::TargetOpen { .. } => Some("check that the directory exists and may be written to"),
         _ => None,

@@ -93,7 +93,7 @@ fn failures_end_with_1_and_say_what_to_do() {
     for (line, said) in [
         ("dump missing out", "missing: "),
         ("dump text out", "text: not a crash dump"),
-        ("dump vmcore taken", "taken exists; remove it"),
+        ("dump vmcore taken", "taken exists; choose another name"),
         ("dump vmcore nowhere/out", "cannot open the target nowhere/out: No such file"),
         ("dump vmcore .", "cannot open the target .: "),
         ("dump --max-memory 1 vmcore out", "the memory budget of 1 bytes is too small"),

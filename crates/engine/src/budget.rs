@@ -1,7 +1,9 @@
 //! Memory and threads: one number that everything is derived from.
 
 use crate::pipeline::bytes_per_worker;
+use coresift_format::codec::Compression;
 use std::fs;
+use std::path::Path;
 
 /// What the program needs whatever it does: code, headers, notes, waiting descriptors, and for a moment the kernel's types.
 const BASE_BYTES: u64 = 10 << 20;
@@ -28,22 +30,37 @@ impl Budget {
             Some(bytes) => Self { bytes, given: true },
             None => {
                 let available = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
-                Self { bytes: available.unwrap_or(256 << 20) / 100 * DEFAULT_SHARE, given: false }
+                let available = available.unwrap_or(256 << 20).min(cgroup_limit().unwrap_or(u64::MAX));
+                Self { bytes: available / 100 * DEFAULT_SHARE, given: false }
             }
         }
     }
 
     /// The least a run with a page set of `page_set` bytes needs.
     #[must_use]
-    pub const fn needed(page_set: u64) -> u64 {
-        BASE_BYTES + page_set + bytes_per_worker() as u64
+    pub fn needed(compression: Compression, page_set: u64) -> u64 {
+        BASE_BYTES + page_set + bytes_per_worker(compression) as u64
     }
 
     /// As many of the `wanted` threads as fit beside a page set of `page_set` bytes, at least one.
     #[must_use]
-    pub fn threads(&self, wanted: usize, page_set: u64) -> usize {
-        let room = self.bytes.saturating_sub(BASE_BYTES + page_set) / bytes_per_worker() as u64;
+    pub fn threads(&self, wanted: usize, compression: Compression, page_set: u64) -> usize {
+        let room = self.bytes.saturating_sub(BASE_BYTES + page_set) / bytes_per_worker(compression) as u64;
         wanted.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
+    }
+}
+
+/// The lowest memory limit of this process's control group and those around it (version 2), if there is one.
+fn cgroup_limit() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mut group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let mut limit = None;
+    loop {
+        let file = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+        let here: Option<u64> = fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
+        limit = limit.into_iter().chain(here).min();
+        let Some((outer, _)) = group.rsplit_once('/') else { return limit };
+        group = outer;
     }
 }
 
@@ -72,6 +89,7 @@ fn kilobytes(text: &str, key: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coresift_format::codec::Codec;
 
     #[test]
     fn available_memory_is_read_with_and_without_memavailable() {
@@ -82,11 +100,12 @@ mod tests {
 
     #[test]
     fn fewer_threads_before_failure() {
+        let zlib = Compression::from(Codec::Zlib);
         let budget = |mib: u64| Budget { bytes: mib << 20, given: true };
-        assert_eq!(budget(1).threads(16, 0), 1);
-        assert_eq!(budget(4096).threads(16, 0), 16);
-        let some = budget(16).threads(64, 0);
+        assert_eq!(budget(1).threads(16, zlib, 0), 1);
+        assert_eq!(budget(4096).threads(16, zlib, 0), 16);
+        let some = budget(24).threads(64, zlib, 0);
         assert!(some > 1 && some < 64, "{some}");
-        assert!(budget(16).threads(64, 4 << 20) < some, "the page set comes out of the same number");
+        assert!(budget(24).threads(64, zlib, 4 << 20) < some, "the page set comes out of the same number");
     }
 }

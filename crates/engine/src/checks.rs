@@ -8,9 +8,9 @@ use coresift_kernel::{Counters, Kernel, PageClass, nodes};
 /// Counters lag behind by what each cpu holds back; that of slab also counts large kmalloc areas, which are no slab pages
 /// (5 % in small guests).
 const TOLERANCE: [(PageClass, u64, u64); 3] =
-    [(PageClass::Free, 3, 3), (PageClass::Slab, 3, 25), (PageClass::HugeTlb, 3, 3)];
-/// Differences of fewer pages than this are never worth one.
-const SLACK: u64 = 2048;
+    [(PageClass::Free, 3, 3), (PageClass::Slab, 3, 25), (PageClass::HugeTlb, 0, 0)];
+/// Differences of fewer pages than this are never worth one where counters lag; that of hugetlb is exact.
+const SLACK: u64 = 1024;
 
 /// Compares the pages found with the kernel's counters; what cannot be compared is said in a note.
 pub fn compare(kernel: &Kernel, memory: &dyn PhysicalMemory, classes: &[ClassRow]) -> (Vec<CheckRow>, Vec<String>) {
@@ -43,6 +43,7 @@ pub fn compare(kernel: &Kernel, memory: &dyn PhysicalMemory, classes: &[ClassRow
 fn row(class: PageClass, found: u64, kernel: u64) -> CheckRow {
     let (more, less) = TOLERANCE.iter().find(|t| t.0 == class).map_or((0, 0), |t| (t.1, t.2));
     let percent = if found > kernel { more } else { less };
+    let slack = if percent == 0 { 0 } else { SLACK };
     let difference = found.abs_diff(kernel);
-    CheckRow { what: class.name(), found, kernel, warning: difference > SLACK && difference > kernel / 100 * percent }
+    CheckRow { what: class.name(), found, kernel, warning: difference > slack && difference > kernel / 100 * percent }
 }

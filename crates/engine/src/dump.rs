@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use crate::report::{Report, StageRow, UnreadableRun};
 use crate::source::Source;
 use crate::target::{Output, WriteFailed};
-use crate::writer::{Readable, Writer};
+use crate::writer::{Metadata, Readable, Writer};
 use coresift_format::{Container, Input, Pfn};
 use coresift_kernel::PageClass;
 use std::fs::metadata;
@@ -75,15 +75,16 @@ fn run(
     let mut output = None;
     while let Some(asked) = attempts.next() {
         let exclusion = source.raise(*asked, observer);
-        let mut run = Run::new(&source, options, exclusion, started);
+        let mut run = Run::new(&source, options, exclusion, started, output.is_none());
         let plan = run.plan(observer)?;
-        // The input is understood and the pages are found: only now is the target touched.
+        let meta = source.metadata(options.compression, exclusion.level, plan.keep.len())?;
+        // The input is understood, the pages are found and can be described: only now is the target touched.
         let output = match &mut output {
             Some(open) => open,
             none => none.insert(Arc::new(Output::open(path, options.force, options.dry_run)?)),
         };
         let kept = plan.keep.len();
-        let failed = run.copy(plan, output, observer)?;
+        let failed = run.copy(plan, meta, output, observer)?;
         let mut report = run.finish(output);
         let Some((failed, Readable(readable))) = failed else {
             report.complete = source.missing.is_none() && report.unreadable_pages == 0;
@@ -111,12 +112,14 @@ struct Run<'a> {
     options: &'a DumpOptions,
     exclusion: Exclusion,
     started: Instant,
+    /// Whether no other attempt was made before.
+    first: bool,
     budget: Budget,
     report: Report,
 }
 
 impl<'a> Run<'a> {
-    fn new(source: &'a Source, options: &'a DumpOptions, exclusion: Exclusion, started: Instant) -> Self {
+    fn new(source: &'a Source, options: &'a DumpOptions, exclusion: Exclusion, started: Instant, first: bool) -> Self {
         let input = &source.input;
         let memory = input.memory();
         let container = match input.container() {
@@ -136,11 +139,11 @@ impl<'a> Run<'a> {
             notes: source.notes.clone(),
             ..Report::default()
         };
-        Self { source, options, exclusion, started, budget: Budget::new(options.max_memory), report }
+        Self { source, options, exclusion, started, first, budget: Budget::new(options.max_memory), report }
     }
 
     fn threads(&self, page_set: u64) -> usize {
-        self.budget.threads(self.options.threads.unwrap_or_else(usable_cpus).max(1), page_set)
+        self.budget.threads(self.options.threads.unwrap_or_else(usable_cpus).max(1), self.options.compression, page_set)
     }
 
     fn plan(&mut self, observer: &dyn Observer) -> Result<Plan, EngineError> {
@@ -155,14 +158,16 @@ impl<'a> Run<'a> {
             self.report.checks = rows;
             plan.notes.extend(notes);
         }
-        for note in &plan.notes {
+        // A second attempt finds the same pages.
+        for note in plan.notes.iter().filter(|_| self.first) {
             observer.event(Event::Note(note.clone()));
         }
         self.stage("find pages", clock, memory.ram().len(), plan.bytes_in);
         self.report.notes.append(&mut plan.notes);
         self.report.classes = std::mem::take(&mut plan.classes);
         self.report.guard = std::mem::take(&mut plan.guard);
-        let needed = Budget::needed(plan.memory());
+        let input_sets = (memory.ram().memory() + memory.stored().memory()) as u64;
+        let needed = Budget::needed(self.options.compression, plan.memory() + input_sets);
         if self.budget.given && needed > self.budget.bytes {
             return Err(EngineError::Budget { budget: self.budget.bytes, needed });
         }
@@ -173,6 +178,7 @@ impl<'a> Run<'a> {
     fn copy(
         &mut self,
         plan: Plan,
+        meta: Metadata,
         output: &Arc<Output>,
         observer: &dyn Observer,
     ) -> Result<Option<(WriteFailed, Readable)>, EngineError> {
@@ -181,7 +187,6 @@ impl<'a> Run<'a> {
         let clock = Instant::now();
         let threads = self.threads(plan.memory());
         self.report.threads = threads;
-        let meta = self.source.metadata(self.options.compression, self.exclusion.level, plan.keep.len())?;
         let writer = match Writer::begin(Arc::clone(output), meta, memory.ram(), &plan.keep) {
             Ok(writer) => writer,
             Err(failed) => return Ok(Some(failed)),

@@ -14,10 +14,16 @@ pub enum EngineError {
     #[error(transparent)]
     Input(#[from] FormatError),
     /// The input does not tell enough about its kernel.
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
+    #[error("{file}: {error}")]
+    Kernel {
+        /// The input.
+        file: String,
+        /// What is missing or contradicts itself.
+        #[source]
+        error: KernelError,
+    },
     /// The target exists and may not be overwritten.
-    #[error("{path} exists; remove it, choose another name, or overwrite it with -f", path = path.display())]
+    #[error("{path} exists; choose another name, or overwrite it with -f", path = path.display())]
     TargetExists {
         /// The target.
         path: PathBuf,

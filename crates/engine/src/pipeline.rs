@@ -9,20 +9,30 @@ use crate::budget::WORKER_STACK;
 use crate::observer::{Observer, Stage};
 use crate::target::WriteFailed;
 use crate::writer::{Stored, Writer};
-use coresift_format::codec::{CodecError, Compression, Compressor};
+use coresift_format::codec::{Codec, CodecError, Compression, Compressor};
 use coresift_format::{MemoryView, PageSize, Pfn, PhysicalMemory};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Batch buffers a thread accounts for: one being filled, one waiting to be written.
 const BUFFERS_A_THREAD: usize = 2;
-/// What a compressor needs at most (zstd level 1 for 4 KiB pages: 72 KiB; libdeflate and lzo: 64 KiB).
-const CODEC_BYTES: usize = 128 << 10;
+/// What a compressor needs at most for pages of 4 to 64 KiB: up to this level of the codec, this many bytes. (libdeflate has a
+/// small matcher up to level 9 and a large one above; zstd's tables follow the page's size and the level.)
+const CODEC_BYTES: [(Codec, i32, usize); 7] = [
+    (Codec::None, i32::MAX, 0),
+    (Codec::Lzo, i32::MAX, 16 << 10),
+    (Codec::Snappy, i32::MAX, 64 << 10),
+    (Codec::Zlib, 9, 256 << 10),
+    (Codec::Zlib, i32::MAX, 1536 << 10),
+    (Codec::Zstd, 2, 320 << 10),
+    (Codec::Zstd, i32::MAX, 1536 << 10),
+];
 
 /// Memory one worker needs, in bytes: what it reads into, its share of the buffers, and its codec's tables.
 #[must_use]
-pub const fn bytes_per_worker() -> usize {
-    BATCH_BYTES + BUFFERS_A_THREAD * BATCH_BYTES + CODEC_BYTES + WORKER_STACK
+pub fn bytes_per_worker(compression: Compression) -> usize {
+    let codec = CODEC_BYTES.iter().find(|row| row.0 == compression.codec && compression.level <= row.1);
+    BATCH_BYTES + BUFFERS_A_THREAD * BATCH_BYTES + codec.map_or(0, |row| row.2) + WORKER_STACK
 }
 
 /// What the copy did.

@@ -59,6 +59,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// RAM pages of a class that is left out, whether this run or an earlier one did so; 0 for a class that is kept.
+    #[must_use]
+    pub fn of_excluded(&self, class: PageClass) -> u64 {
+        self.classes.iter().find(|row| row.name == class.name() && row.excluded).map_or(0, |row| row.pages)
+    }
+
     /// Pages left out because of their class.
     #[must_use]
     pub fn excluded(&self, class: PageClass) -> u64 {

@@ -61,7 +61,7 @@ impl Source {
                 let in_notes = found.address.is_none() && input.vmcoreinfo_offset_in_notes().is_some();
                 (Some(kernel), (!in_notes).then_some(found.text))
             }
-            Err(e) if needed => return Err(e.into()),
+            Err(error) if needed => return Err(EngineError::Kernel { file: input.name().to_owned(), error }),
             Err(e) => {
                 notes.push(format!(
                     "all pages are kept, poisoned and offline ones too, for the kernel in the dump is not understood: {e}"

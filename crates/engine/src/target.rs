@@ -60,7 +60,7 @@ impl Output {
                 path: path.to_owned(),
                 error: io::Error::new(
                     io::ErrorKind::InvalidInput,
-                    format!("a dump needs a file, a block device or /dev/null, and this is a {kind:?}"),
+                    format!("a dump needs a file, a block device or /dev/null, and this is {}", kind_name(kind)),
                 ),
             }),
         }
@@ -196,6 +196,16 @@ impl Output {
             }
             Kind::Nothing => Ok(()),
         }
+    }
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "a directory",
+        FileType::CharacterDevice => "a character device",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        _ => "none of these",
     }
 }
 

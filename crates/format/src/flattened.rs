@@ -8,6 +8,7 @@ use crate::error::FETCH_AGAIN;
 use crate::extents::{Extent, find, resolve};
 use crate::window::Window;
 use crate::{FormatError, Result};
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,6 +64,17 @@ pub enum CutKind {
     },
 }
 
+impl fmt::Display for CutKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoEndMarker => f.write_str("missing: the stream ends there"),
+            Self::InBlockHeader => f.write_str("cut inside its header"),
+            Self::InData => f.write_str("cut inside its data"),
+            Self::BadBlock { offset, size } => write!(f, "of {size} bytes for offset {offset}"),
+        }
+    }
+}
+
 impl FlattenedBytes {
     /// Whether `head`, the first bytes of a file, are those of a flattened stream.
     #[must_use]
@@ -98,7 +110,7 @@ impl FlattenedBytes {
         }
         let (mut blocks, truncated) = scan(&*stream)?;
         if let (true, Some(cut)) = (blocks.is_empty(), &truncated) {
-            let value = format!("{:?}", cut.kind);
+            let value = cut.kind.to_string();
             return Err(bad("first block", cut.at, value, "a block is an offset, a size, and that many bytes"));
         }
         let len = blocks.iter().map(|b| b.end).max().unwrap_or(0);

@@ -84,7 +84,7 @@ impl FoundInfo {
         let mut others = Vec::new();
         for candidate in find_in_memory(input.memory()) {
             let info = VmcoreInfo::parse(&candidate.text);
-            let release = info.text("OSRELEASE").unwrap_or("?").to_owned();
+            let release = printable(info.text("OSRELEASE").unwrap_or("?"));
             match Boot::find(input, &info) {
                 Ok(boot) if boot.release() == release => valid.push((candidate, release)),
                 _ => others.push(format!("{} (release {release})", candidate.address)),
@@ -274,11 +274,17 @@ fn image_segment(input: &Input) -> Option<&Segment> {
     input.segments().iter().find(|s| s.vaddr >= START_KERNEL_MAP && s.paddr != u64::MAX)
 }
 
-/// Field number `index` of a utsname, as text.
+/// Text of a dump without what would steer a terminal or forge a line of a report.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Field number `index` of a utsname, as printable text.
 #[must_use]
 pub fn field(utsname: &[u8], index: usize) -> String {
     let raw = utsname.chunks(65).nth(index).unwrap_or_default();
-    String::from_utf8_lossy(raw.split(|b| *b == 0).next().unwrap_or_default()).into_owned()
+    printable(&String::from_utf8_lossy(raw.split(|b| *b == 0).next().unwrap_or_default()))
 }
 
 fn read_utsname(kernel: &mut KernelReader<'_>, info: &VmcoreInfo) -> Result<Box<[u8; UTSNAME_LEN]>> {

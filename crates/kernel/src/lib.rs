@@ -31,7 +31,7 @@ pub use class::{ClassSet, DumpLevel, PageClass, UnknownClass};
 pub use counters::Counters;
 pub use error::{KernelError, Result};
 pub use kallsyms::{Coding, Kallsyms, Symbol};
-pub use kernel::{FoundInfo, Kernel, START_KERNEL_MAP, field};
+pub use kernel::{FoundInfo, Kernel, START_KERNEL_MAP, field, printable};
 pub use memmap::{MapRange, MemMap, MemoryModel};
 pub use page::{Oddity, PageRules, Verdict};
 pub use paging::{Leaf, Level, Paging, X86_64_4, X86_64_5};

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// crash, drgn and libkdumpfile open. Whatever interrupts it, the file can be read
 /// as far as it was written.
 #[derive(clap::Args)]
-#[command(after_help = help(), verbatim_doc_comment)]
+#[command(after_help = help(), verbatim_doc_comment, args_override_self = true)]
 pub struct Args {
     /// Leave out the page classes of this dump level, 0 to 31; when the dump
     /// does not fit the target, the next level of the list is tried
@@ -25,8 +25,8 @@ pub struct Args {
     #[arg(verbatim_doc_comment)]
     levels: Vec<DumpLevel>,
     /// Leave out these page classes, besides those of -d
-    #[arg(long, value_name = "CLASSES", default_value = "", hide_default_value = true)]
-    exclude: ClassSet,
+    #[arg(long, value_name = "CLASSES")]
+    exclude: Option<ClassSet>,
     /// Keep these page classes, whatever -d says
     #[arg(long, value_name = "CLASSES", default_value = "", hide_default_value = true)]
     keep: ClassSet,
@@ -79,15 +79,16 @@ fn level(text: &str) -> Result<DumpLevel, String> {
 
 impl Args {
     fn options(&self) -> Result<DumpOptions, String> {
-        let both = self.exclude.intersection(self.keep);
+        let exclude = self.exclude.unwrap_or_default();
+        let both = exclude.intersection(self.keep);
         if !both.is_empty() {
             return Err(format!("{both} is in --exclude and in --keep; take it out of one"));
         }
-        let default = if self.exclude.is_empty() { 31 } else { 0 };
+        let default = if self.exclude.is_none() { 31 } else { 0 };
         let levels: Vec<DumpLevel> =
             if self.levels.is_empty() { DumpLevel::new(default).into_iter().collect() } else { self.levels.clone() };
         Ok(DumpOptions {
-            exclude: levels.into_iter().map(|level| Exclusion::new(level, self.exclude, self.keep)).collect(),
+            exclude: levels.into_iter().map(|level| Exclusion::new(level, exclude, self.keep)).collect(),
             compression: self.compress,
             threads: self.threads.map(NonZeroUsize::get),
             max_memory: self.max_memory.map(|size| size.0.get()),
@@ -117,11 +118,33 @@ pub fn run(args: &Args) -> Exit {
         Err(error) => {
             output::complain_chain(cause::chain(&error), cause::advice(&error));
             match error {
-                EngineError::NoSpace { report, .. } => (*report, Exit::Incomplete),
-                EngineError::Write { .. } => return Exit::Incomplete,
-                _ => return Exit::Failed,
+                EngineError::NoSpace { report, readable, .. } => {
+                    (*report, if readable { Exit::Incomplete } else { Exit::Failed })
+                }
+                EngineError::Write { readable: true, .. } => return failure(args, &error, Exit::Incomplete),
+                _ => return failure(args, &error, Exit::Failed),
             }
         }
     };
-    if args.json { output::print_json(&report, exit) } else { output::print(&report::text(&report), exit) }
+    if args.json {
+        return output::print_json(&report, exit);
+    }
+    // A report for people that cannot be printed makes the dump no worse; that it could not be is said.
+    let _told = output::print(&report::text(&report), exit);
+    exit
+}
+
+/// Ends a run that has no report: with `--json` scripts get an object all the same.
+fn failure(args: &Args, error: &EngineError, exit: Exit) -> Exit {
+    if args.json {
+        let causes: Vec<String> = cause::chain(error).collect();
+        let object = serde_json::json!({
+            "complete": false,
+            "input": args.vmcore,
+            "error": causes.join(": "),
+            "next": cause::advice(error),
+        });
+        let _told = output::print_json(&object, exit);
+    }
+    exit
 }

@@ -280,7 +280,7 @@ impl KernelInfo {
             in_memory.as_deref().and_then(|u| from(u)).or_else(|| of_header.and_then(from))
         };
         // Members of struct new_utsname: sysname, nodename, release, version, machine.
-        let release = uts(2).or_else(|| vmcoreinfo.text("OSRELEASE").map(str::to_owned));
+        let release = uts(2).or_else(|| vmcoreinfo.text("OSRELEASE").map(coresift_kernel::printable));
         Self { release, version: uts(3), machine: uts(4), node: uts(1), problem }
     }
 }

@@ -27,7 +27,7 @@ pub fn create(line: &CommandLine, input: &Path, output: &Path, messages: &Messag
         return Err(Stop::Failed);
     }
 
-    let progress = Progress::new(messages, input.display().to_string());
+    let progress = Progress::new(messages, input, output);
     let result = coresift_engine::dump(input, &Target::Path(output.to_owned()), &options(line), &progress);
     progress.end();
     match result {
@@ -88,15 +88,19 @@ fn tell_checks(report: &Report, messages: &Messages) {
     }
 }
 
+/// The line of a full target, as makedumpfile prints it: on the standard output, behind an unfinished progress line.
+pub fn no_space(path: &Path) -> String {
+    format!("\nCan't write the dump file({}). No space left on device\n", path.display())
+}
+
 fn failed(error: &EngineError, input: &Path, messages: &Messages) {
-    if let EngineError::Kernel(KernelError::NoVmcoreInfo { .. }) = error {
+    if let EngineError::Kernel { error: KernelError::NoVmcoreInfo { .. }, .. } = error {
         // A line that scripts know; makedumpfile's next one asks for -x or -i, ours says what to do.
         messages.line(Class::Common, &format!("{} doesn't contain vmcoreinfo.", input.display()));
     }
     match error {
         EngineError::NoSpace { path, .. } => {
-            messages
-                .line(Class::Error, &format!("Can't write the dump file({}). No space left on device", path.display()));
+            messages.raw(Class::Common, &no_space(path));
             messages.line(Class::Common, INCOMPLETE);
         }
         other => {

@@ -1,7 +1,9 @@
 //! makedumpfile's progress lines.
 
+use super::create::no_space;
 use super::messages::{Class, Messages};
 use coresift_engine::{Event, Observer, Stage};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,8 @@ pub struct Progress<'a> {
     messages: &'a Messages,
     /// The input's name, for messages.
     input: String,
+    /// The output's name, for messages.
+    output: PathBuf,
     state: Mutex<State>,
 }
 
@@ -35,8 +39,8 @@ struct State {
 }
 
 impl<'a> Progress<'a> {
-    /// Progress of a run over the file called `input`.
-    pub fn new(messages: &'a Messages, input: String) -> Self {
+    /// Progress of a run from the file called `input` to `output`.
+    pub fn new(messages: &'a Messages, input: &Path, output: &Path) -> Self {
         let state = State {
             stage: None,
             started: Instant::now(),
@@ -45,7 +49,8 @@ impl<'a> Progress<'a> {
             lines: 0,
             open_line: false,
         };
-        Self { messages, input, state: Mutex::new(state) }
+        let (input, output) = (input.display().to_string(), output.to_owned());
+        Self { messages, input, output, state: Mutex::new(state) }
     }
 
     /// Ends an unfinished line.
@@ -104,6 +109,7 @@ impl Observer for Progress<'_> {
         self.end();
         match event {
             Event::Retry { level } => {
+                self.messages.raw(Class::Common, &no_space(&self.output));
                 self.messages.line(Class::Common, &format!("Retry to create a dumpfile by dump_level({level})."));
             }
             Event::LevelRaised { input, recorded, .. } => self.messages.line(
@@ -167,7 +173,7 @@ mod tests {
     #[test]
     fn the_first_and_the_last_line_of_a_step_are_printed_and_none_between_within_a_second() {
         let (messages, _, err) = capture::messages();
-        let progress = Progress::new(&messages, "vmcore".into());
+        let progress = Progress::new(&messages, "vmcore".as_ref(), "out".as_ref());
         for done in 0..=1000 {
             progress.progress(Stage::CopyPages, done, 1000);
         }
@@ -180,7 +186,7 @@ mod tests {
     #[test]
     fn a_message_starts_on_a_line_of_its_own() {
         let (messages, out, err) = capture::messages();
-        let progress = Progress::new(&messages, "old".into());
+        let progress = Progress::new(&messages, "old".as_ref(), "new".as_ref());
         progress.progress(Stage::FindPages, 1, 2);
         let level = |n| DumpLevel::new(n).unwrap();
         progress.event(Event::Note("text".into()));
@@ -190,6 +196,7 @@ mod tests {
         assert_eq!(
             out.text(),
             "dump_level is changed to 17, because old was created by dump_level(16).\n\
+             \nCan't write the dump file(new). No space left on device\n\
              Retry to create a dumpfile by dump_level(31).\n"
         );
     }
@@ -198,7 +205,7 @@ mod tests {
     fn without_the_progress_bit_nothing_is_printed() {
         let (mut messages, _, err) = capture::messages();
         messages.set_level(30);
-        let progress = Progress::new(&messages, "vmcore".into());
+        let progress = Progress::new(&messages, "vmcore".as_ref(), "out".as_ref());
         progress.progress(Stage::CopyPages, 1, 1);
         progress.end();
         assert_eq!(err.text(), "");

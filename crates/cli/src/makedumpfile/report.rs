@@ -17,9 +17,17 @@ const ROWS: [(&str, ClassSet); 7] = [
 
 /// The report's lines from `Original pages` to `Write bytes`.
 pub fn lines(report: &Report) -> String {
-    let count = |classes: ClassSet| classes.iter().map(|class| report.excluded(class)).fold(0, u64::saturating_add);
-    let excluded = ROWS.iter().map(|(_, classes)| count(*classes)).fold(0, u64::saturating_add);
+    // Of a dump that is filtered again, pages are named that an earlier run left out, as makedumpfile names them; what remains is
+    // what is there.
+    let again = report.absent_pages > 0;
+    let left_out = |class: PageClass| if again { report.of_excluded(class) } else { report.excluded(class) };
+    let count = |classes: ClassSet| classes.iter().map(left_out).fold(0, u64::saturating_add);
     let original = report.ram_pages;
+    let excluded = if again {
+        original.saturating_sub(report.kept_pages.saturating_sub(report.excluded(PageClass::Zero)))
+    } else {
+        ROWS.iter().map(|(_, classes)| count(*classes)).fold(0, u64::saturating_add)
+    };
     let remaining = original.saturating_sub(excluded);
     let hole = report.total_pages.saturating_sub(original);
 

@@ -173,7 +173,7 @@ proptest! {
                 prop_assert_eq!(dump.kept.len() as u64, report.kept_pages);
                 dump.pages(|pfn, bytes| assert!(bytes == Some(&image.page(pfn)[..])));
             }
-            Err(EngineError::Kernel(e)) => prop_assert!(e.to_string().len() > 10),
+            Err(EngineError::Kernel { error: e, .. }) => prop_assert!(e.to_string().len() > 10),
             Err(e) => prop_assert!(false, "{}", e),
         }
     }
@@ -194,7 +194,7 @@ proptest! {
         let ended = try_dump(Arc::new(core(&image)), &options(level));
         match &ended.result {
             Ok(_) => Dump::read(ended.bytes()).pages(|pfn, bytes| assert!(bytes == Some(&image.page(pfn)[..]))),
-            Err(EngineError::Kernel(_)) => prop_assert!(level > 1),
+            Err(EngineError::Kernel { .. }) => prop_assert!(level > 1),
             Err(e) => prop_assert!(false, "{}", e),
         }
     }

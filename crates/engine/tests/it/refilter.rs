@@ -210,7 +210,7 @@ fn c38_an_input_in_which_every_page_is_a_hole_is_an_empty_dump() {
     assert!(Dump::read(file).kept.is_empty() && report.absent_pages == 256);
     // What needs the kernel's memory is an error.
     let ended = try_dump(Arc::new(elf.bytes()), &options(31));
-    assert!(matches!(ended.result, Err(EngineError::Kernel(_))), "{:?}", ended.result);
+    assert!(matches!(ended.result, Err(EngineError::Kernel { .. })), "{:?}", ended.result);
 }
 
 #[test]

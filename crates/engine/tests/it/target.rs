@@ -69,8 +69,8 @@ fn the_null_device_needs_no_force_and_the_report_is_whole() {
 fn what_can_hold_no_dump_is_refused_with_its_kind() {
     let place = place();
     let cases = [
-        (place.path().to_owned(), "Directory"),
-        ("/dev/zero".into(), "CharacterDevice"),
+        (place.path().to_owned(), "a directory"),
+        ("/dev/zero".into(), "a character device"),
         (place.path().join("nowhere/vmcore"), "No such file"),
     ];
     for (path, why) in cases {

@@ -149,7 +149,7 @@ fn what_translation_needs_and_cannot_be_read_is_an_error_that_says_where() {
     let spots = input.segments().iter().filter(|s| s.paddr <= at && at < s.paddr + s.file_size);
     let spots = spots.map(|s| s.file_offset + at - s.paddr..s.file_offset + at - s.paddr + PAGE).collect();
     let ended = try_dump(Disk::new(source, spots), &options(31));
-    assert!(matches!(ended.result, Err(EngineError::Kernel(_))));
+    assert!(matches!(ended.result, Err(EngineError::Kernel { .. })));
     assert!(
         ended.message().contains("page table") && ended.message().contains(&format!("{root:#x}")),
         "{}",

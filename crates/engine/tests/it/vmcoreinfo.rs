@@ -56,7 +56,7 @@ fn c23_without_any_levels_0_and_1_keep_all_pages_and_others_say_what_to_do() {
         }
         for level in [2, 4, 8, 16, 31] {
             let ended = try_dump(Arc::new(core_without(&image)), &options(level));
-            assert!(matches!(ended.result, Err(EngineError::Kernel(KernelError::NoVmcoreInfo { .. }))));
+            assert!(matches!(ended.result, Err(EngineError::Kernel { error: KernelError::NoVmcoreInfo { .. }, .. })));
             let message = ended.message();
             assert!(message.contains("-d 1") && message.contains("VMCOREINFO"), "{message}");
             assert!(!ended.path.exists());
@@ -135,7 +135,7 @@ fn c23_a_stale_one_alone_is_no_vmcoreinfo() {
     let stale = image.vmcoreinfo.replace("OSRELEASE=6.12.0-synth", "OSRELEASE=6.12.0-other");
     image.write(0x1030 * PAGE, &Note::vmcoreinfo(&stale).bytes(coresift_synth::elf::Order::Little));
     let ended = try_dump(Arc::new(core_without(&image)), &options(31));
-    assert!(matches!(ended.result, Err(EngineError::Kernel(KernelError::NoVmcoreInfo { .. }))));
+    assert!(matches!(ended.result, Err(EngineError::Kernel { error: KernelError::NoVmcoreInfo { .. }, .. })));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn c24_phys_base_zero_negative_and_absent() {
         if phys_base == 0 {
             assert!(ended.made().0.notes.iter().any(|note| note.contains("nothing better")));
         } else {
-            assert!(matches!(ended.result, Err(EngineError::Kernel(_))), "{:?}", ended.result);
+            assert!(matches!(ended.result, Err(EngineError::Kernel { .. })), "{:?}", ended.result);
         }
     }
 }
@@ -230,7 +230,7 @@ fn c30_torn_texts_are_an_error_that_names_what_is_missing_or_a_dump_that_keeps_m
             for level in [2, 31] {
                 let ended = try_dump(Arc::new(source.clone()), &options(level));
                 if let Err(e) = &ended.result {
-                    assert!(matches!(e, EngineError::Kernel(_)) && e.to_string().len() > 20, "{what}: {e}");
+                    assert!(matches!(e, EngineError::Kernel { .. }) && e.to_string().len() > 20, "{what}: {e}");
                     continue;
                 }
                 // What is not known is kept.
