@@ -16,6 +16,7 @@ mod options;
 mod pipeline;
 mod plan;
 mod report;
+mod scan;
 mod source;
 mod target;
 mod writer;
