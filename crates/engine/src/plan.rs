@@ -47,7 +47,7 @@ impl Plan {
         let scanned = scan.run(threads);
         let mut plan = Self::of(scanned, kernel, excluded, &protected, free.is_some(), notes);
         let memmap = plan.guard_memmap(kernel, memory);
-        plan.order(protected, anchors::find(kernel, memory), memmap);
+        plan.order(protected, [anchors::find(kernel, memory), anchors::vmalloc(kernel, memory)], memmap);
         plan
     }
 
@@ -100,14 +100,15 @@ impl Plan {
     }
 
     /// Puts in front what a debugger needs to open the dump at all: page tables, per-cpu areas, where the memory map hangs, and the
-    /// kernel image; then slab, which `first` begins with, the memory map, and the kernel's other pages, which it ends with.
-    fn order(&mut self, protected: Vec<Protected>, anchors: PageSet, memmap: PageSet) {
+    /// kernel image, task stacks and modules; then slab, which `first` begins with, the memory map, and the kernel's other pages, which it ends with.
+    fn order(&mut self, protected: Vec<Protected>, [anchors, vmalloc]: [PageSet; 2], memmap: PageSet) {
         let (image, small): (Vec<_>, Vec<_>) = protected.into_iter().partition(|kind| kind.what == protected::IMAGE);
         let union =
             |sets: Vec<Protected>| sets.into_iter().fold(PageSet::default(), |all, kind| united(&all, &kind.pages));
+        self.first.insert(0, vmalloc);
         self.first.insert(0, union(image));
         self.first.insert(0, united(&union(small), &anchors));
-        self.first.insert(3, memmap);
+        self.first.insert(4, memmap);
     }
 
     /// Memory the page sets occupy, in bytes.

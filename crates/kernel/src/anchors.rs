@@ -1,8 +1,8 @@
 //! What a debugger reads before anything else of the memory map: where it hangs, not what it says of pages.
 
 use crate::error::Result;
-use crate::kernel::Kernel;
-use crate::memmap::MemoryModel;
+use crate::kernel::{Kernel, START_KERNEL_MAP};
+use crate::memmap::{MapRange, MemoryModel};
 use crate::nodes;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use coresift_format::{PageSet, PageSize, Pfn, PhysicalMemory};
@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 
 /// Roots of an EXTREME array: those of 52-bit physical addresses in sections of 128 MiB, 256 to a page.
 const MAX_ROOTS: u64 = 1 << 17;
+/// Page tables looked at, and pieces remembered: 16 MiB. What lies beyond is written later.
+const MAX_TABLES: usize = 1 << 16;
+const MAX_VMALLOC: usize = 1 << 20;
 
 /// The page frames of the memory sections and of the nodes. What cannot be found is left out: nothing depends on it but the order
 /// in which pages are written.
@@ -27,6 +30,30 @@ pub fn find(kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
         }
     }
     PageSet::from_ranges(pages.into_iter().map(|pfn: Pfn| (pfn, pfn.plus(1))))
+}
+
+/// The page frames mapped by vmalloc and for modules: task stacks, module text and data, large tables. Told as what the kernel maps
+/// outside the linear map, its image and the memory map; nothing where the linear map is not found.
+#[must_use]
+pub fn vmalloc(kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
+    let mut reader = kernel.reader(memory);
+    let node = nodes::addresses(kernel, &mut reader).ok().and_then(|nodes| nodes.first().copied());
+    let linear = node.and_then(|node| Some(node.0.wrapping_sub(reader.translate(node).ok()?.0.0)));
+    let Some(linear) = linear else { return PageSet::default() };
+    let image = START_KERNEL_MAP.wrapping_sub(kernel.phys_base);
+    let in_memmap = |virt: VirtAddr| {
+        let len = |r: &MapRange| (r.end.0 - r.start.0).saturating_mul(kernel.memmap.struct_size);
+        kernel.memmap.ranges().iter().any(|r| virt >= r.map && virt.0 - r.map.0 < len(r))
+    };
+    let page = memory.page_size();
+    let mut pages = Vec::new();
+    kernel.paging.walk_kernel(memory.view().as_mut(), MAX_TABLES, &mut |_| {}, &mut |virt, leaf| {
+        let offset = virt.0.wrapping_sub(leaf.frame.0);
+        if offset != linear && offset != image && pages.len() < MAX_VMALLOC && !in_memmap(virt) {
+            pages.push((leaf.frame.pfn(page), leaf.frame.plus(leaf.bytes).pfn(page)));
+        }
+    });
+    PageSet::from_ranges(pages)
 }
 
 /// The array that SYMBOL(mem_section) names and, with EXTREME, the pages of sections it points at.
