@@ -289,14 +289,12 @@ impl<'a> Worker<'a> {
         let input = self.input.get_mut(..len).unwrap_or_default();
         let whole = self.view.read(run.start.addr(self.page), input).is_ok();
         for (pfn, bytes) in (run.start.0..).map(Pfn).zip(input.chunks_exact_mut(self.page.bytes())) {
-            let stored = if !whole && let Err(e) = self.view.read(pfn.addr(self.page), bytes) {
-                batch.lost.push((pfn, e.to_string()));
-                Stored::Lost
-            } else if is_zero(bytes) {
-                Stored::Zero
-            } else {
-                store(bytes, &mut self.compressor, self.flags, batch.data.get_mut(batch.used..).unwrap_or_default())
-            };
+            let stored =
+                if let Some(without) = without_data(&mut *self.view, pfn, self.page, bytes, whole, &mut batch.lost) {
+                    without
+                } else {
+                    store(bytes, &mut self.compressor, self.flags, batch.data.get_mut(batch.used..).unwrap_or_default())
+                };
             if let Stored::Data { size, .. } = stored {
                 batch.used += size as usize;
             }
@@ -314,21 +312,36 @@ impl<'a> Worker<'a> {
         };
         for (pfn, at) in (run.start.0..run.start.0 + u64::from(run.pages)).map(Pfn).zip((start..).step_by(size)) {
             let Some(bytes) = batch.data.get_mut(at..at + size) else { break };
-            let stored = if !whole && let Err(e) = self.view.read(pfn.addr(self.page), bytes) {
-                batch.lost.push((pfn, e.to_string()));
-                Stored::Lost
-            } else if is_zero(bytes) {
-                Stored::Zero
-            } else {
-                if at != batch.used {
-                    batch.data.copy_within(at..at + size, batch.used);
-                }
-                batch.used += size;
-                Stored::Data { size: size as u32, flags: 0 }
-            };
+            let stored =
+                if let Some(without) = without_data(&mut *self.view, pfn, self.page, bytes, whole, &mut batch.lost) {
+                    without
+                } else {
+                    if at != batch.used {
+                        batch.data.copy_within(at..at + size, batch.used);
+                    }
+                    batch.used += size;
+                    Stored::Data { size: size as u32, flags: 0 }
+                };
             batch.pages.push(stored);
         }
     }
+}
+
+/// How the page `pfn`, whose `bytes` are read unless its run was not `whole`, is stored if it needs no data: as zeros, or not at
+/// all, for it cannot be read.
+fn without_data(
+    view: &mut dyn MemoryView,
+    pfn: Pfn,
+    page: PageSize,
+    bytes: &mut [u8],
+    whole: bool,
+    lost: &mut Vec<(Pfn, String)>,
+) -> Option<Stored> {
+    if !whole && let Err(e) = view.read(pfn.addr(page), bytes) {
+        lost.push((pfn, e.to_string()));
+        return Some(Stored::Lost);
+    }
+    is_zero(bytes).then_some(Stored::Zero)
 }
 
 /// Puts the page `bytes`, which is not zero, to the front of `room` in its shortest form. There is room for it as it is, and for
