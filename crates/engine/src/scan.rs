@@ -344,9 +344,9 @@ impl Done {
                 *sum += n;
             }
             keep.push(number, chunk.keep);
-            slab.append(chunk.slab);
-            kernel.append(chunk.kernel);
-            unreadable.append(chunk.unreadable);
+            slab.append(&chunk.slab);
+            kernel.append(&chunk.kernel);
+            unreadable.append(&chunk.unreadable);
         }
         Scanned {
             keep: keep.finish(),
@@ -406,13 +406,13 @@ impl<'a> Kept<'a> {
 
     fn push(&mut self, chunk: u64, keep: PageSet) {
         self.copy_to(chunk);
-        self.builder.append(keep);
+        self.builder.append(&keep);
         self.next = chunk + 1;
     }
 
     fn copy_to(&mut self, chunk: u64) {
         let rest = self.stored.runs(Pfn(self.next << CHUNK_SHIFT), Pfn(chunk << CHUNK_SHIFT));
-        self.builder.append(PageSet::from_ranges(rest));
+        self.builder.append(&PageSet::from_ranges(rest));
     }
 
     fn finish(mut self) -> PageSet {

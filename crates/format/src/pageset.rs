@@ -71,16 +71,7 @@ impl ChunkBits {
     /// Number of set bits in `start..end` of the chunk.
     #[must_use]
     pub fn count_in(&self, start: u64, end: u64) -> u64 {
-        let mut sum = 0;
-        let mut at = start;
-        let end = end.min(CHUNK_PAGES);
-        while at < end {
-            let n = (64 - at % 64).min(end - at);
-            let word = self.0.get((at / 64) as usize).copied().unwrap_or(0) >> (at % 64);
-            sum += u64::from((word & (u64::MAX >> (64 - n))).count_ones());
-            at += n;
-        }
-        sum
+        count_in(&self.0, start, end)
     }
 
     /// The first run of set bits from `from` on, as `start..end` within the chunk.
@@ -113,6 +104,20 @@ impl ChunkBits {
             at += n;
         }
     }
+}
+
+/// Number of set bits in `start..end` of a chunk's words.
+fn count_in(words: &[u64; WORDS], start: u64, end: u64) -> u64 {
+    let mut sum = 0;
+    let mut at = start;
+    let end = end.min(CHUNK_PAGES);
+    while at < end {
+        let n = (64 - at % 64).min(end - at);
+        let word = words.get((at / 64) as usize).copied().unwrap_or(0) >> (at % 64);
+        sum += u64::from((word & (u64::MAX >> (64 - n))).count_ones());
+        at += n;
+    }
+    sum
 }
 
 struct BitRuns<'a> {
@@ -149,32 +154,48 @@ impl Iterator for BitRuns<'_> {
     }
 }
 
-#[derive(Clone, Debug)]
-enum Body {
-    /// All pages of `count` chunks.
+/// How an entry says which pages of its chunk it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// All pages of so many chunks as its `at` says.
     Full,
-    /// Runs of one chunk as (first, last) page, both inclusive so that they fit 16 bits.
-    Runs(Box<[(u16, u16)]>),
-    Bits(ChunkBits),
+    /// `runs` runs from `at` on in [`PageSet::runs`].
+    Runs,
+    /// The bitmap number `at` of [`PageSet::bits`].
+    Bits,
 }
 
-#[derive(Clone, Debug)]
+/// One chunk, or a run of whole ones: 32 bytes.
+#[derive(Clone, Copy, Debug)]
 struct Entry {
     /// Number of the first chunk.
     chunk: u64,
-    /// Number of chunks; more than one only for `Full`.
-    count: u64,
     /// Pages of the set before this entry.
     before: u64,
-    body: Body,
+    at: usize,
+    runs: u16,
+    kind: Kind,
 }
 
-/// A set of page frames, built once in ascending order, then only read.
+/// A set of page frames, built once in ascending order, then only read. What its chunks hold lies in two arrays, without an
+/// allocation a chunk: a machine of 4 TiB has 32,768 of them.
 #[derive(Clone, Debug, Default)]
 pub struct PageSet {
     entries: Vec<Entry>,
+    /// Runs of one chunk as (first, last) page, both inclusive so that they fit 16 bits.
+    runs: Vec<(u16, u16)>,
+    bits: Vec<[u64; WORDS]>,
     len: u64,
 }
+
+/// What an entry holds.
+enum Body<'a> {
+    Full,
+    Runs(&'a [(u16, u16)]),
+    Bits(&'a [u64; WORDS]),
+}
+
+const NO_BITS: [u64; WORDS] = [0; WORDS];
 
 impl PageSet {
     /// The set of the given ranges `start..end`, which may come in any order and overlap.
@@ -234,7 +255,7 @@ impl PageSet {
     /// One more than the highest page of the set; 0 when it is empty.
     #[must_use]
     pub fn end(&self) -> Pfn {
-        self.runs(Pfn(self.entries.last().map_or(0, |e| (e.chunk + e.count - 1) << CHUNK_SHIFT)), Pfn(u64::MAX))
+        self.runs(Pfn(self.entries.last().map_or(0, |e| (e.end() - 1) << CHUNK_SHIFT)), Pfn(u64::MAX))
             .last()
             .map_or(Pfn(0), |(_, end)| end)
     }
@@ -243,14 +264,20 @@ impl PageSet {
     #[must_use]
     pub fn contains(&self, pfn: Pfn) -> bool {
         let inside = pfn.0 & (CHUNK_PAGES - 1);
-        self.entry(pfn.0 >> CHUNK_SHIFT).is_some_and(|e| match &e.body {
+        self.entry(pfn.0 >> CHUNK_SHIFT).is_some_and(|e| match self.body(e) {
             Body::Full => true,
             Body::Runs(runs) => {
                 let i = runs.partition_point(|r| u64::from(r.1) < inside);
                 runs.get(i).is_some_and(|r| u64::from(r.0) <= inside)
             }
-            Body::Bits(bits) => bits.get(inside),
+            Body::Bits(words) => words.get((inside / 64) as usize).is_some_and(|w| w >> (inside % 64) & 1 == 1),
         })
+    }
+
+    /// Whether all pages of chunk number `chunk` are in the set.
+    #[must_use]
+    pub fn has_chunk(&self, chunk: u64) -> bool {
+        self.entry(chunk).is_some_and(|e| e.kind == Kind::Full)
     }
 
     /// Number of pages of the set below `pfn`: the index of its page descriptor.
@@ -258,38 +285,33 @@ impl PageSet {
     pub fn rank(&self, pfn: Pfn) -> u64 {
         let chunk = pfn.0 >> CHUNK_SHIFT;
         let inside = pfn.0 & (CHUNK_PAGES - 1);
-        let i = self.entries.partition_point(|e| e.chunk + e.count <= chunk);
+        let i = self.entries.partition_point(|e| e.end() <= chunk);
         let Some(e) = self.entries.get(i) else { return self.len };
         if chunk < e.chunk {
             return e.before;
         }
         e.before
-            + match &e.body {
+            + match self.body(e) {
                 Body::Full => pfn.0 - (e.chunk << CHUNK_SHIFT),
                 Body::Runs(runs) => runs
                     .iter()
                     .take_while(|r| u64::from(r.0) < inside)
                     .map(|r| (u64::from(r.1) + 1).min(inside) - u64::from(r.0))
                     .sum(),
-                Body::Bits(bits) => {
-                    let whole = (inside / 64) as usize;
-                    let head: u64 = bits.0.iter().take(whole).map(|w| u64::from(w.count_ones())).sum();
-                    let mask = (1u64 << (inside % 64)) - 1;
-                    head + bits.0.get(whole).map_or(0, |w| u64::from((w & mask).count_ones()))
-                }
+                Body::Bits(words) => count_in(words, 0, inside),
             }
     }
 
     /// The maximal runs `start..end` of the set within `from..to`, ascending. Runs that touch across chunks come as one.
     pub fn runs(&self, from: Pfn, to: Pfn) -> impl Iterator<Item = (Pfn, Pfn)> + '_ {
-        let first = self.entries.partition_point(|e| e.chunk + e.count <= from.0 >> CHUNK_SHIFT);
+        let first = self.entries.partition_point(|e| e.end() <= from.0 >> CHUNK_SHIFT);
         let mut pieces = self
             .entries
             .get(first..)
             .unwrap_or_default()
             .iter()
             .take_while(move |e| e.chunk << CHUNK_SHIFT < to.0)
-            .flat_map(Entry::runs)
+            .flat_map(|e| self.entry_runs(e))
             .map(move |(s, e)| (s.max(from.0), e.min(to.0)))
             .filter(|(s, e)| s < e)
             .peekable();
@@ -309,15 +331,15 @@ impl PageSet {
 
     /// Numbers of the chunks that hold at least one page, ascending.
     pub fn chunks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.entries.iter().flat_map(|e| e.chunk..e.chunk + e.count)
+        self.entries.iter().flat_map(|e| e.chunk..e.end())
     }
 
     /// Writes the bits of chunk number `chunk` over `bits`.
     pub fn copy_chunk(&self, chunk: u64, bits: &mut ChunkBits) {
-        match self.entry(chunk).map(|e| &e.body) {
+        match self.entry(chunk).map(|e| self.body(e)) {
             None => bits.clear(),
             Some(Body::Full) => bits.fill(),
-            Some(Body::Bits(b)) => bits.0.copy_from_slice(&b.0[..]),
+            Some(Body::Bits(words)) => bits.0.copy_from_slice(words),
             Some(Body::Runs(runs)) => {
                 bits.clear();
                 for r in runs {
@@ -338,32 +360,40 @@ impl PageSet {
     /// Memory the set occupies, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
-        let bodies: usize = self
-            .entries
-            .iter()
-            .map(|e| match &e.body {
-                Body::Full => 0,
-                Body::Runs(r) => size_of_val(&**r),
-                Body::Bits(_) => WORDS * 8,
-            })
-            .sum();
-        bodies + self.entries.capacity() * size_of::<Entry>()
+        size_of_val(&*self.entries) + size_of_val(&*self.runs) + size_of_val(&*self.bits)
     }
 
     fn entry(&self, chunk: u64) -> Option<&Entry> {
-        let i = self.entries.partition_point(|e| e.chunk + e.count <= chunk);
+        let i = self.entries.partition_point(|e| e.end() <= chunk);
         self.entries.get(i).filter(|e| e.chunk <= chunk)
+    }
+
+    fn body(&self, e: &Entry) -> Body<'_> {
+        match e.kind {
+            Kind::Full => Body::Full,
+            Kind::Runs => Body::Runs(self.runs.get(e.at..e.at + usize::from(e.runs)).unwrap_or_default()),
+            Kind::Bits => Body::Bits(self.bits.get(e.at).unwrap_or(&NO_BITS)),
+        }
+    }
+
+    fn entry_runs(&self, e: &Entry) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let base = e.chunk << CHUNK_SHIFT;
+        let (whole, runs, words) = match self.body(e) {
+            Body::Full => (Some((base, e.end() << CHUNK_SHIFT)), &[][..], &[][..]),
+            Body::Runs(runs) => (None, runs, &[][..]),
+            Body::Bits(words) => (None, &[][..], &words[..]),
+        };
+        let runs = runs.iter().map(move |r| (base + u64::from(r.0), base + u64::from(r.1) + 1));
+        let at = if words.is_empty() { CHUNK_PAGES } else { 0 };
+        let bits = BitRuns { words, at }.map(move |(s, e)| (base + s, base + e));
+        whole.into_iter().chain(runs).chain(bits)
     }
 }
 
 impl Entry {
-    fn runs(&self) -> Box<dyn Iterator<Item = (u64, u64)> + '_> {
-        let base = self.chunk << CHUNK_SHIFT;
-        match &self.body {
-            Body::Full => Box::new(std::iter::once((base, base + (self.count << CHUNK_SHIFT)))),
-            Body::Runs(runs) => Box::new(runs.iter().map(move |r| (base + u64::from(r.0), base + u64::from(r.1) + 1))),
-            Body::Bits(bits) => Box::new(bits.runs().map(move |(s, e)| (base + s, base + e))),
-        }
+    /// One more than the last chunk.
+    fn end(&self) -> u64 {
+        self.chunk + if self.kind == Kind::Full { self.at as u64 } else { 1 }
     }
 }
 
@@ -376,54 +406,90 @@ pub struct PageSetBuilder {
 impl PageSetBuilder {
     /// Adds the pages of chunk number `chunk`, which must be above all chunks added before: others are ignored.
     pub fn push(&mut self, chunk: u64, bits: &ChunkBits) {
-        let count = bits.count();
-        if count == 0 {
+        if self.end() > chunk {
             return;
         }
-        if count == CHUNK_PAGES {
-            return self.push_full(chunk, 1);
+        let at = self.set.runs.len();
+        let mut pages = 0;
+        for (count, (start, end)) in bits.runs().enumerate() {
+            if end - start == CHUNK_PAGES {
+                return self.push_full(chunk, 1);
+            }
+            if count == MAX_RUNS {
+                self.set.runs.truncate(at);
+                let bitmap = self.set.bits.len();
+                self.set.bits.push(*bits.0);
+                return self.add(chunk, bitmap, 0, Kind::Bits, bits.count());
+            }
+            pages += end - start;
+            self.set.runs.push((start as u16, (end - 1) as u16));
         }
-        let runs: Vec<(u16, u16)> = bits.runs().take(MAX_RUNS + 1).map(|(s, e)| (s as u16, (e - 1) as u16)).collect();
-        let body = if runs.len() > MAX_RUNS { Body::Bits(bits.clone()) } else { Body::Runs(runs.into_boxed_slice()) };
-        self.add(chunk, 1, body, count);
+        if pages > 0 {
+            let runs = self.set.runs.len() - at;
+            self.add(chunk, at, runs as u16, Kind::Runs, pages);
+        }
     }
 
     /// Adds all pages of the chunks `chunk..chunk + count`, which must be above all chunks added before: others are ignored.
     pub fn push_full(&mut self, chunk: u64, count: u64) {
-        self.add(chunk, count, Body::Full, count << CHUNK_SHIFT);
+        if self.end() > chunk || count == 0 {
+            return;
+        }
+        let (count, pages) = (count as usize, count << CHUNK_SHIFT);
+        match self.set.entries.last_mut() {
+            Some(last) if last.kind == Kind::Full && last.end() == chunk => {
+                last.at += count;
+                self.set.len += pages;
+            }
+            _ => self.add(chunk, count, 0, Kind::Full, pages),
+        }
     }
 
     /// Adds a whole set, whose chunks must be above all added before: others are ignored.
-    pub fn append(&mut self, set: PageSet) {
-        for entry in set.entries {
-            let pages = match &entry.body {
-                Body::Full => entry.count << CHUNK_SHIFT,
-                Body::Runs(runs) => runs.iter().map(|r| u64::from(r.1 - r.0) + 1).sum(),
-                Body::Bits(bits) => bits.count(),
-            };
-            self.add(entry.chunk, entry.count, entry.body, pages);
+    pub fn append(&mut self, set: &PageSet) {
+        for (index, e) in set.entries.iter().enumerate() {
+            if self.end() > e.chunk {
+                continue;
+            }
+            let pages = set.entries.get(index + 1).map_or(set.len, |next| next.before) - e.before;
+            match set.body(e) {
+                Body::Full => self.push_full(e.chunk, e.at as u64),
+                Body::Runs(runs) => {
+                    let at = self.set.runs.len();
+                    self.set.runs.extend_from_slice(runs);
+                    self.add(e.chunk, at, e.runs, Kind::Runs, pages);
+                }
+                Body::Bits(words) => {
+                    let at = self.set.bits.len();
+                    self.set.bits.push(*words);
+                    self.add(e.chunk, at, 0, Kind::Bits, pages);
+                }
+            }
         }
+    }
+
+    /// Memory the set occupies so far, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.set.memory()
     }
 
     /// The finished set.
     #[must_use]
     pub fn finish(mut self) -> PageSet {
         self.set.entries.shrink_to_fit();
+        self.set.runs.shrink_to_fit();
+        self.set.bits.shrink_to_fit();
         self.set
     }
 
-    fn add(&mut self, chunk: u64, count: u64, body: Body, pages: u64) {
-        if let Some(last) = self.set.entries.last_mut() {
-            if chunk < last.chunk + last.count {
-                return;
-            }
-            if chunk == last.chunk + last.count && matches!((&last.body, &body), (Body::Full, Body::Full)) {
-                last.count += count;
-                self.set.len += pages;
-                return;
-            }
-        }
-        self.set.entries.push(Entry { chunk, count, before: self.set.len, body });
+    /// One more than the highest chunk added.
+    fn end(&self) -> u64 {
+        self.set.entries.last().map_or(0, Entry::end)
+    }
+
+    fn add(&mut self, chunk: u64, at: usize, runs: u16, kind: Kind, pages: u64) {
+        self.set.entries.push(Entry { chunk, before: self.set.len, at, runs, kind });
         self.set.len += pages;
     }
 }
@@ -482,9 +548,9 @@ mod tests {
         full.fill();
         let mut builder = PageSetBuilder::default();
         builder.push(3, &full);
-        builder.append(PageSet::of_chunk(4, &full));
+        builder.append(&PageSet::of_chunk(4, &full));
         builder.push_full(5, 2);
-        builder.append(PageSet::of_chunk(7, &full));
+        builder.append(&PageSet::of_chunk(7, &full));
         let set = builder.finish();
         assert_eq!(
             (set.entries.len(), set.len(), set.rank(Pfn(6 << CHUNK_SHIFT))),
@@ -500,7 +566,7 @@ mod tests {
         builder.push_full(5, 2);
         builder.push(6, &some);
         builder.push_full(2, 1);
-        builder.append(PageSet::of_chunk(5, &some));
+        builder.append(&PageSet::of_chunk(5, &some));
         builder.push(7, &some);
         let set = builder.finish();
         assert_eq!(set.len(), (2 << CHUNK_SHIFT) + 3);
