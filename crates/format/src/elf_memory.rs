@@ -299,7 +299,9 @@ impl ElfView<'_> {
     fn hold(&mut self, at: u64, len: usize) -> Option<u64> {
         let extent = find(&self.core.data, at).filter(|e| e.start <= at && e.end - at >= len as u64)?;
         let offset = extent.source_of(at);
-        let follows = offset.checked_sub(self.next).is_some_and(|gap| gap <= WINDOW as u64);
+        let gap = offset.checked_sub(self.next);
+        let follows = gap.is_some_and(|gap| gap <= WINDOW as u64);
+        let near = gap.is_some_and(|gap| gap <= SMALL as u64);
         self.next = offset.saturating_add(len as u64);
         if within(self.held.as_ref(), offset, len).is_none() {
             let room = (extent.end - at).min(self.core.bytes.len().saturating_sub(offset));
@@ -315,7 +317,7 @@ impl ElfView<'_> {
                 None
             };
             self.held = match window {
-                None if follows && len <= SMALL && offset >= self.no_ahead && !self.core.bytes.is_memory() => {
+                None if near && len <= SMALL && offset >= self.no_ahead && !self.core.bytes.is_memory() => {
                     let ahead = most(AHEAD);
                     let read = self.read_ahead(offset, ahead, spare);
                     if read.is_none() {

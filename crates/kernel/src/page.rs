@@ -67,7 +67,36 @@ pub struct PageRules {
     buddy: Buddy,
     compound: Compound,
     orders: u64,
+    plain: Option<Plain>,
     evidence: Vec<(PageClass, Option<String>)>,
+}
+
+/// All that tells the class of a page that speaks for itself alone, in a `struct page` of the usual size: two words to compare.
+#[derive(Clone, Copy, Debug)]
+struct Plain {
+    flags: usize,
+    mapping: usize,
+    mapcount: usize,
+    compound_head: usize,
+    flag_mask: u64,
+    mapcount_mask: u32,
+    tail_mask: u64,
+}
+
+/// Bytes of a `struct page` on nearly all 64-bit kernels.
+const USUAL_SIZE: usize = 64;
+
+impl Plain {
+    #[inline]
+    fn key(&self, page: &[u8; USUAL_SIZE]) -> (u64, u64) {
+        // The mask changes nothing, but shows that no offset is outside.
+        let (words, halves) = (page.as_chunks::<8>().0, page.as_chunks::<4>().0);
+        let word = |at: usize| words.get(at / 8 % (USUAL_SIZE / 8)).map_or(0, |w| u64::from_le_bytes(*w));
+        let half = |at: usize| halves.get(at / 4 % (USUAL_SIZE / 4)).map_or(0, |h| u32::from_le_bytes(*h));
+        let anonymous = (word(self.mapping) & 1) << 32;
+        let tail = (word(self.compound_head) & self.tail_mask) << 33;
+        (word(self.flags) & self.flag_mask, u64::from(half(self.mapcount) & self.mapcount_mask) | anonymous | tail)
+    }
 }
 
 /// What one `struct page` says: a class, and how many page frames from this one on it speaks for.
@@ -120,7 +149,7 @@ pub(crate) const MAX_ORDERS: u64 = CHUNK_SHIFT as u64 + 1;
 /// 4.17): it says nothing, not even that the page is poisoned.
 const UNINITIALISED: u64 = u64::MAX;
 /// Order of the largest hugetlb page of x86-64: 1 GiB of 4 KiB pages.
-const HUGETLB_ORDER: u64 = 18;
+pub(crate) const HUGETLB_ORDER: u64 = 18;
 
 impl PageRules {
     /// Compiles the rules from VMCOREINFO. `version` decides only what kernels of that age do not export.
@@ -212,8 +241,10 @@ impl PageRules {
             buddy,
             compound,
             orders: orders.unwrap_or(ORDERS),
+            plain: None,
             evidence: Vec::new(),
         };
+        rules.plain = rules.plain();
         rules.evidence = PageClass::ALL.iter().map(|c| (*c, rules.explain(*c))).collect();
         Ok(rules)
     }
@@ -262,6 +293,52 @@ impl PageRules {
             return Ok(Compound::FolioFlags { hugetlb: HugeTlb::Unknown });
         }
         Ok(Compound::Unknown)
+    }
+
+    /// The same rules in short, where all members are aligned words of a `struct page` of the usual size.
+    fn plain(&self) -> Option<Plain> {
+        let aligned = |at: usize, to: usize| (at % to == 0).then_some(at);
+        let buddy = if let Buddy::Flag(bit) = self.buddy { bit } else { 0 };
+        let told = [self.lru, self.private_flag, self.swapcache, self.swapbacked, self.slab_flag, self.head, self.poison];
+        (self.size == USUAL_SIZE).then_some(())?;
+        Some(Plain {
+            flags: aligned(self.flags, 8)?,
+            mapping: aligned(self.mapping, 8)?,
+            mapcount: aligned(self.mapcount.unwrap_or(0), 4)?,
+            compound_head: aligned(self.compound_head.unwrap_or(0), 8)?,
+            flag_mask: told.into_iter().fold(buddy, |all, flag| all | flag),
+            mapcount_mask: if self.mapcount.is_some() { u32::MAX } else { 0 },
+            tail_mask: u64::from(self.compound_head.is_some()),
+        })
+    }
+
+    /// How many of the `struct page`s `pages` behind the first say the same as it does, one after the other: 0 where the first does not
+    /// speak for its page frame alone, or where that takes more than a glance.
+    #[inline]
+    #[must_use]
+    pub fn alike(&self, pages: &[u8]) -> usize {
+        let Some(plain) = &self.plain else { return 0 };
+        let Some((first, rest)) = pages.as_chunks::<USUAL_SIZE>().0.split_first() else { return 0 };
+        let key = plain.key(first);
+        let mapcount = self.mapcount.map(|at| half(first, at));
+        let block = match self.buddy {
+            Buddy::Type(value) => Some(value) == mapcount,
+            Buddy::Flag(bit) => key.0 & bit != 0,
+            Buddy::Unknown => false,
+        };
+        let block = block || key.0 & self.head != 0 || self.unaccepted.is_some_and(|(value, _)| Some(value) == mapcount);
+        // All flags set may be a struct page that was never initialised.
+        if block || key.0 == plain.flag_mask {
+            return 0;
+        }
+        rest.iter().take_while(|page| plain.key(page) == key).count()
+    }
+
+    /// How many of the `struct page`s `pages` there are before the first that is poisoned.
+    #[inline]
+    #[must_use]
+    pub fn healthy(&self, pages: &[u8]) -> usize {
+        pages.chunks_exact(self.size).take_while(|page| !self.is_poisoned(page)).count()
     }
 
     /// Bytes of a `struct page`.

@@ -61,27 +61,34 @@ fn every_page_of_b0_has_its_class_under_every_kernel_whatever_is_skipped() {
 }
 
 #[test]
-fn a_block_that_reaches_beyond_its_chunk_is_handed_to_the_caller() {
-    let machine = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x3000).ram(0x40000..0x80000);
+fn a_block_larger_than_a_chunk_is_known_in_each_chunk_by_itself() {
+    let machine = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x3000).ram(0x40000..0x90000);
     let opened = Opened::new(machine.pages("@0x40000 262144 hugetlb order=18 content=zero").build());
     for skip in [ClassSet::NONE, ClassSet::of(&[PageClass::HugeTlb])] {
-        let (out, classes) = scan(&opened, 8, skip);
-        assert_eq!(out.spill, Some((Pfn(0x80000), PageClass::HugeTlb)));
-        assert!(classes.values().all(|class| *class == PageClass::HugeTlb));
-        // The chunks behind know nothing of it: their pages are tails without a head.
-        let (out, classes) = scan(&opened, 9, skip);
-        assert_eq!(out.spill, None);
-        assert!(classes.values().all(|class| *class == PageClass::Kernel));
+        for chunk in (8..16).rev() {
+            let (out, classes) = scan(&opened, chunk, skip);
+            assert_eq!(out, ChunkScan::default());
+            assert!(classes.len() == 0x8000 && classes.values().all(|class| *class == PageClass::HugeTlb));
+        }
+        let (_, behind) = scan(&opened, 16, skip);
+        assert!(behind.values().all(|class| *class != PageClass::HugeTlb));
     }
 }
 
 #[test]
-fn a_block_that_ends_with_its_chunk_spills_nothing() {
-    let machine = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1100).ram(0x7c00..0x8400);
-    let opened = Opened::new(machine.pages("@0x7c00 1024 buddy order=10\n@0x8000 1024 buddy order=10").build());
-    for chunk in [0, 1] {
-        assert_eq!(scan(&opened, chunk, ClassSet::NONE).0.spill, None);
-    }
+fn what_a_block_covers_is_not_read() {
+    let machine = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x3000).ram(0x8000..0x10000);
+    let free = Opened::new(machine.clone().pages("@0x8000 32768 buddy order=10").build());
+    let cache = Opened::new(machine.pages("@0x8000 32768 cache content=zero").build());
+    let read = |opened: &Opened| {
+        let mut scanner = Scanner::new(&opened.kernel, opened.memory(), ClassSet::of(&[PageClass::Free]));
+        let mut ranges = Ranges::default();
+        scanner.scan_chunk(1, opened.memory().ram(), &mut ranges);
+        scanner.bytes_read()
+    };
+    assert!(read(&cache) >= 64 * CHUNK_PAGES);
+    let free = read(&free);
+    assert!(free <= 32 * 2 * PAGE, "a page and a bit for each of 32 blocks, not {free}");
 }
 
 #[test]
