@@ -17,6 +17,13 @@ pub struct Run {
     pub rank: u64,
 }
 
+impl Run {
+    /// Its page frames.
+    pub fn pfns(self) -> impl Iterator<Item = Pfn> {
+        (self.start.0..self.start.0 + u64::from(self.pages)).map(Pfn)
+    }
+}
+
 /// Cuts the kept pages into batches: the sets of `first` one after the other, then what is left, each in pfn order.
 pub struct Batches<'a> {
     keep: &'a PageSet,

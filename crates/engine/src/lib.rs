@@ -8,6 +8,7 @@
 mod batches;
 mod budget;
 mod checks;
+mod dedup;
 mod descriptors;
 mod dump;
 mod error;
@@ -19,6 +20,7 @@ mod report;
 mod scan;
 mod source;
 mod target;
+mod worker;
 mod writer;
 
 pub use budget::usable_cpus;
