@@ -57,9 +57,15 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "bench",
-        arguments: "CORE [--quick]",
-        about: "our program and makedumpfile on one core in turn: time, memory, stages; dated record",
+        arguments: "CORE... [--quick|--memory]",
+        about: "our program and makedumpfile on the same cores in turn: time, memory, stages; dated record",
         run: bench::run,
+    },
+    Command {
+        name: "machine",
+        arguments: "LAYOUT:GIB:MIX",
+        about: "make the core of a synthetic machine, of up to 32 TiB, in target/synth",
+        run: synthetic::run,
     },
     Command {
         name: "instructions",

@@ -1,10 +1,11 @@
 //! Synthetic machines as core files, made when asked for: `synth:LAYOUT:GIB:MIX`.
 
 use crate::shell;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use coresift_synth::huge::{MIXES, named};
 use coresift_synth::{KernelLayout, LAYOUTS};
 use std::path::PathBuf;
+use std::process::{Command, ExitCode};
 
 /// What a core argument begins with that is no file.
 pub const PREFIX: &str = "synth:";
@@ -26,15 +27,37 @@ pub fn core(spec: &str) -> Result<PathBuf> {
     // Mixes need marks on free pages, which the oldest layout lacks.
     let layout = LAYOUTS.iter().find(|l| Some(l.name) == layout && l.types.buddy.is_some());
     let (Some(layout), Some(gib @ 1..=32_768), Some(mix)) = (layout, gib, mix) else {
-        anyhow::bail!("{PREFIX}{spec}: {}", usage());
+        bail!("{PREFIX}{spec}: {}", usage());
     };
     let image = named(KernelLayout::get(layout.name), gib, mix).with_context(|| format!("{mix}? {}", usage()))?;
-    let folder = shell::target_dir().join("synth");
-    std::fs::create_dir_all(&folder)?;
-    let path = folder.join(spec.replace([':', '+'], "-"));
+    let path = path(spec);
+    std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
     println!("making {}", path.display());
     image.elf().file().save(&path).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
+}
+
+/// [`core`], in a process of its own: what a program's peak memory begins with is that of the program that starts it.
+///
+/// # Errors
+/// As [`core`].
+pub fn core_by_child(spec: &str) -> Result<PathBuf> {
+    shell::run(Command::new(std::env::current_exe()?).args(["machine", spec]))?;
+    Ok(path(spec))
+}
+
+/// `cargo xtask machine LAYOUT:GIB:MIX`.
+///
+/// # Errors
+/// As [`core`].
+pub fn run(arguments: &[String]) -> Result<ExitCode> {
+    let [spec] = arguments else { bail!("cargo xtask machine LAYOUT:GIB:MIX, as in {}", usage()) };
+    core(spec)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn path(spec: &str) -> PathBuf {
+    shell::target_dir().join("synth").join(spec.replace([':', '+'], "-"))
 }
 
 #[cfg(test)]
