@@ -34,6 +34,11 @@ pub struct Batches<'a> {
     bits: ChunkBits,
     scratch: ChunkBits,
     at: u64,
+    /// The kept pages of the chunk.
+    kept: ChunkBits,
+    /// A page of the chunk, and how many kept pages are before it: asking the whole set for each run took 0.9 us, and batches are
+    /// claimed under a lock.
+    ranked: (u64, u64),
     batch_pages: u64,
     next: u64,
 }
@@ -51,6 +56,8 @@ impl<'a> Batches<'a> {
             bits: ChunkBits::default(),
             scratch: ChunkBits::default(),
             at: 1 << CHUNK_SHIFT,
+            kept: ChunkBits::default(),
+            ranked: (0, 0),
             batch_pages: batch_pages as u64,
             next: 0,
         }
@@ -77,10 +84,12 @@ impl<'a> Batches<'a> {
             let pages = (end - start).min(room);
             self.at = start + pages;
             room -= pages;
+            let rank = self.ranked.1 + self.kept.count_in(self.ranked.0, start);
+            self.ranked = (start, rank);
             let start = Pfn((self.chunk << CHUNK_SHIFT) + start);
             match runs.last_mut() {
                 Some(last) if last.start.plus(last.pages.into()) == start => last.pages += pages as u32,
-                _ => runs.push(Run { start, pages: pages as u32, rank: self.keep.rank(start) }),
+                _ => runs.push(Run { start, pages: pages as u32, rank }),
             }
         }
         self.next += 1;
@@ -90,12 +99,13 @@ impl<'a> Batches<'a> {
     fn load(&mut self, chunk: u64) {
         self.chunk = chunk;
         self.at = 0;
+        self.keep.copy_chunk(chunk, &mut self.kept);
+        self.ranked = (0, self.keep.rank(Pfn(chunk << CHUNK_SHIFT)));
         match self.first.get(self.pass) {
             Some(set) => {
                 set.copy_chunk(chunk, &mut self.bits);
                 // A page set is only an order; what is written is `keep`.
-                self.keep.copy_chunk(chunk, &mut self.scratch);
-                self.bits.intersect(&self.scratch);
+                self.bits.intersect(&self.kept);
             }
             None => self.keep.copy_chunk(chunk, &mut self.bits),
         }

@@ -5,8 +5,9 @@
 //! begins again. The copy goes on meanwhile; on a target without a medium (tmpfs, /dev/null) a sync costs nothing.
 
 use crate::budget::WORKER_STACK;
+use crate::lock::{Held, Lock};
 use crate::target::{Output, WriteFailed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ pub struct Descriptors {
 
 struct Shared {
     output: Arc<Output>,
-    state: Mutex<State>,
+    state: Lock<State>,
     changed: Condvar,
 }
 
@@ -90,7 +91,8 @@ impl Descriptors {
     /// An empty table for the file `output`.
     #[must_use]
     pub fn new(output: Arc<Output>) -> Self {
-        let shared = Arc::new(Shared { output, state: Mutex::default(), changed: Condvar::new() });
+        let shared =
+            Arc::new(Shared { output, state: Lock::new("descriptors", State::default()), changed: Condvar::new() });
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("descriptors".to_owned()).stack_size(WORKER_STACK);
         Self { shared, thread: thread.spawn(move || worker.work()).ok() }
@@ -98,7 +100,7 @@ impl Descriptors {
 
     /// Takes descriptors whose data are written.
     pub fn queue(&self, descriptors: &Encoded) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.hold();
         let worth_it = state.bytes >= WORTH_A_SYNC;
         state.bytes += descriptors.raw.len();
         for run in &descriptors.runs {
@@ -114,7 +116,7 @@ impl Descriptors {
             }
         }
         while state.bytes >= MAX_WAITING && state.failed.is_none() {
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.state.wait(&self.shared.changed, state);
         }
     }
 
@@ -123,7 +125,7 @@ impl Descriptors {
     /// # Errors
     /// The target is full or cannot be written.
     pub fn check(&self) -> Result<(), WriteFailed> {
-        self.shared.lock().failed.take().map_or(Ok(()), Err)
+        self.shared.state.hold().failed.take().map_or(Ok(()), Err)
     }
 
     /// Writes all that wait.
@@ -136,13 +138,13 @@ impl Descriptors {
     }
 
     fn close(&mut self) {
-        self.shared.lock().closing = true;
+        self.shared.state.hold().closing = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has said so; what it left is settled here.
             drop(thread.join());
         }
-        self.shared.settle(self.shared.lock());
+        self.shared.settle(self.shared.state.hold());
     }
 }
 
@@ -156,18 +158,14 @@ impl Drop for Descriptors {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn work(&self) {
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.hold();
             while state.waiting.runs.is_empty() && !state.closing {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.state.wait(&self.changed, state);
             }
             if state.bytes < WORTH_A_SYNC && !state.closing {
-                state = self.changed.wait_timeout(state, MAX_WAIT).unwrap_or_else(PoisonError::into_inner).0;
+                state = self.state.wait_for(&self.changed, state, MAX_WAIT);
             }
             let last = state.closing;
             self.settle(state);
@@ -178,13 +176,13 @@ impl Shared {
     }
 
     /// Syncs the target, then writes the descriptors that waited when this began.
-    fn settle(&self, mut state: MutexGuard<'_, State>) {
+    fn settle(&self, mut state: Held<'_, State>) {
         let next = std::mem::take(&mut state.spare);
         let mut now = std::mem::replace(&mut state.waiting, next);
         drop(state);
         let result = if now.runs.is_empty() { Ok(()) } else { self.output.sync().and_then(|()| self.write(&mut now)) };
         now.clear();
-        let mut state = self.lock();
+        let mut state = self.state.hold();
         state.bytes = state.waiting.raw.len();
         state.spare = now;
         if let Err(failed) = result {

@@ -12,6 +12,7 @@ mod dedup;
 mod descriptors;
 mod dump;
 mod error;
+mod lock;
 mod observer;
 mod options;
 mod pipeline;
@@ -26,6 +27,8 @@ mod writer;
 pub use budget::usable_cpus;
 pub use dump::{dump, dump_input};
 pub use error::EngineError;
+#[cfg(feature = "measure")]
+pub use lock::{LockTimes, lock_times};
 pub use observer::{Event, Observer, Silent, Stage};
 pub use options::{DumpOptions, Exclusion, Target};
 pub use report::{CheckRow, ClassRow, GuardRow, Report, StageRow, UnreadableRun};

@@ -7,6 +7,7 @@
 use crate::batches::{BATCH_BYTES, Batches};
 use crate::budget::WORKER_STACK;
 use crate::dedup::{Known, LAG, Recent};
+use crate::lock::Lock;
 use crate::observer::{Observer, Stage};
 use crate::target::WriteFailed;
 use crate::worker::{Batch, Stored, Worker};
@@ -14,7 +15,7 @@ use crate::writer::Writer;
 use coresift_format::codec::{Codec, CodecError, Compression};
 use coresift_format::{Pfn, PhysicalMemory};
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Condvar;
 
 /// Batch buffers a thread accounts for: one being filled, one waiting to be written.
 const BUFFERS_A_THREAD: usize = 2;
@@ -84,8 +85,8 @@ struct Pipeline<'a> {
     memory: &'a dyn PhysicalMemory,
     compression: Compression,
     known: &'a Known,
-    batches: Mutex<Batches<'a>>,
-    ring: Mutex<Ring>,
+    batches: Lock<Batches<'a>>,
+    ring: Lock<Ring>,
     changed: Condvar,
     /// Each so many free buffers one waiting thread is woken: woken for each, it would sleep again after one batch.
     wake_at: usize,
@@ -120,8 +121,8 @@ pub fn copy(
         memory,
         compression,
         known: &known,
-        batches: Mutex::new(batches),
-        ring: Mutex::new(ring),
+        batches: Lock::new("batches", batches),
+        ring: Lock::new("ring", ring),
         changed: Condvar::new(),
         wake_at: (buffers / 8).max(2),
         total,
@@ -139,7 +140,7 @@ pub fn copy(
         }
         pipeline.work(first);
     });
-    let ring = pipeline.ring.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let ring = pipeline.ring.into_inner();
     let (copied, writer) = ring.ordered.map(|ordered| (ordered.copied, ordered.writer)).unzip();
     Ok((copied.unwrap_or_default(), writer))
 }
@@ -147,28 +148,23 @@ pub fn copy(
 impl Pipeline<'_> {
     fn work(&self, mut worker: Worker<'_>) {
         while let Some(mut batch) = self.buffer() {
-            let claimed = self.batches.lock().unwrap_or_else(PoisonError::into_inner).next(&mut batch.runs);
+            let claimed = self.batches.hold().next(&mut batch.runs);
             let Some(number) = claimed else { return self.close() };
             worker.fill(&mut batch, number);
             self.hand_in(number, batch);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ring> {
-        // Nothing panics while it holds the ring; if it did, what the ring says is still true.
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Tells those that wait for a buffer that there is nothing left to fill it with.
     fn close(&self) {
-        self.lock().closed = true;
+        self.ring.hold().closed = true;
         self.changed.notify_all();
     }
 
     /// An empty buffer, as soon as one is free; `None` when all batches are claimed or the copy has failed. Claims follow buffers, so the batch that is next
     /// in order always has one, and the wait ends.
     fn buffer(&self) -> Option<Batch> {
-        let mut ring = self.lock();
+        let mut ring = self.ring.hold();
         loop {
             if ring.failed || ring.closed {
                 return None;
@@ -177,14 +173,14 @@ impl Pipeline<'_> {
                 return Some(batch);
             }
             ring.waiting += 1;
-            ring = self.changed.wait(ring).unwrap_or_else(PoisonError::into_inner);
+            ring = self.ring.wait(&self.changed, ring);
             ring.waiting -= 1;
         }
     }
 
     /// Puts a finished batch into the ring; writes it and its successors if it is next and nobody is writing.
     fn hand_in(&self, number: u64, batch: Batch) {
-        let mut ring = self.lock();
+        let mut ring = self.ring.hold();
         ring.put(number, batch);
         // Whoever has the writer looks at the ring again before it gives it back.
         let Some(mut ordered) = ring.ordered.take() else { return };
@@ -194,19 +190,20 @@ impl Pipeline<'_> {
             let done = ordered.copied.pages + ordered.copied.lost_count;
             // Without the lock: a receiver that blocks holds up the writing, but no thread that has a buffer left.
             self.observer.progress(Stage::CopyPages, done, self.total);
-            ring = self.lock();
+            ring = self.ring.hold();
             ring.failed = ordered.copied.failed.is_some();
             ring.spare.push(batch);
             if ring.waiting > 0 && ring.spare.len().is_multiple_of(self.wake_at) {
                 drop(ring);
                 self.changed.notify_one();
-                ring = self.lock();
+                ring = self.ring.hold();
             }
         }
         ring.ordered = Some(ordered);
-        if ring.waiting > 0 {
-            drop(ring);
-            self.changed.notify_all();
+        let wake = if ring.failed { ring.waiting } else { ring.waiting.min(ring.spare.len()) };
+        drop(ring);
+        for _ in 0..wake {
+            self.changed.notify_one();
         }
     }
 }
