@@ -163,7 +163,7 @@ impl<'a> Btf<'a> {
             let hint = ", for BTF has 24 bytes to 64 MiB";
             return Err(KernelError::Implausible { what: "the length of BTF", addr: start, value: len, hint });
         }
-        let mut ahead = ReadAhead::new(mem);
+        let mut ahead = ReadAhead::new(mem, stop);
         let bad = |what, offset| KernelError::Btf { what, offset };
         let head = ahead.get(start, HEADER as usize)?;
         match head.first_chunk().map(|b| u16::from_le_bytes(*b)) {
@@ -386,6 +386,7 @@ impl<'a> Btf<'a> {
         self.type_at(at).ok()
     }
 
+    #[inline]
     fn type_at(&mut self, at: u64) -> Result<Type> {
         let bad = |what| KernelError::Btf { what, offset: at };
         let rest = at + 12;

@@ -7,11 +7,13 @@ const START: VirtAddr = VirtAddr(0xffff_ffff_8262_eb80);
 struct Piece {
     bytes: Vec<u8>,
     holes: Vec<u64>,
+    /// The highest address that was read.
+    highest: u64,
 }
 
 impl Piece {
     fn new(bytes: &[u8]) -> Self {
-        Self { bytes: bytes.to_vec(), holes: Vec::new() }
+        Self { bytes: bytes.to_vec(), holes: Vec::new(), highest: 0 }
     }
 
     fn btf<'a>(&'a mut self, names: &[&'a str]) -> Result<Btf<'a>> {
@@ -22,6 +24,7 @@ impl Piece {
 
 impl VirtualMemory for Piece {
     fn read_virt(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<()> {
+        self.highest = self.highest.max(addr.0 + buf.len() as u64);
         for (addr, byte) in (addr.0..).zip(buf) {
             let page = (addr >> 12).checked_sub(START.0 >> 12).filter(|page| !self.holes.contains(page));
             let end = (START.0 + self.bytes.len() as u64).next_multiple_of(4096);
@@ -232,7 +235,7 @@ fn a_name_is_found_wherever_it_lies_in_the_pieces_that_are_read() {
     let asked: Vec<&str> = names.iter().map(String::as_str).collect();
     let strings = w.strings.clone();
     let mut memory = Piece::new(&strings);
-    let found = Names::find(&mut ReadAhead::new(&mut memory), START, strings.len(), &asked).unwrap();
+    let found = Names::find(&mut ReadAhead::new(&mut memory, START), START, strings.len(), &asked).unwrap();
     let mut at = 0;
     for string in strings.split(|b| *b == 0) {
         let number = asked.iter().take(50).chain(&asked[1_500..3_200]).find(|name| name.as_bytes() == string);
@@ -249,7 +252,7 @@ fn a_name_may_be_the_end_of_a_longer_string() {
     let whole = w.string("struct_page");
     let mut memory = Piece::new(&w.strings);
     let names = ["page", "e", "ge", "struct_page", "xstruct_page", "pag"];
-    let found = Names::find(&mut ReadAhead::new(&mut memory), START, w.strings.len(), &names).unwrap();
+    let found = Names::find(&mut ReadAhead::new(&mut memory, START), START, w.strings.len(), &names).unwrap();
     let at = |back: u32| found.at(whole + 11 - back);
     assert_eq!((at(4), at(1), at(2)), (found.number("page"), found.number("e"), found.number("ge")));
     assert_eq!(at(11), found.number("struct_page"));
@@ -259,7 +262,7 @@ fn a_name_may_be_the_end_of_a_longer_string() {
 #[test]
 fn a_name_without_end_is_none() {
     let mut memory = Piece::new(b"\0page\0page");
-    let found = Names::find(&mut ReadAhead::new(&mut memory), START, 10, &["page"]).unwrap();
+    let found = Names::find(&mut ReadAhead::new(&mut memory, START), START, 10, &["page"]).unwrap();
     assert_eq!((found.at(1), found.at(6)), (Some(0), None));
 }
 
@@ -336,6 +339,19 @@ fn a_page_that_is_not_in_the_dump_is_an_error() {
         let error = memory.btf(NAMES).err().unwrap();
         let page = (START.0 >> 12) + hole;
         assert!(matches!(error, KernelError::NotMapped { addr, .. } if addr.0 >> 12 == page), "{error}");
+    }
+}
+
+#[test]
+fn nothing_is_read_behind_the_last_page() {
+    for i in 0..20 {
+        let mut w = sample();
+        for j in 0..100 * i {
+            w.compound(4, &format!("s{j}"), 1, &[]);
+        }
+        let mut memory = Piece::new(&w.bytes());
+        assert_eq!(memory.btf(NAMES).unwrap().offset_of("page", "lru.prev"), Some(16));
+        assert_eq!(memory.highest, (START.0 + memory.bytes.len() as u64).next_multiple_of(4096));
     }
 }
 

@@ -32,7 +32,8 @@ struct Image {
     info: String,
 }
 
-const TEXTS: [&str; 4] = ["T", "kmem_cache_", "_st", "__"];
+/// Among them a type letter alone, one with the begin of a name, one with a whole name.
+const TEXTS: [&str; 6] = ["T", "kmem_cache_", "_st", "__", "Tsym", "T_text"];
 
 impl Image {
     fn new(symbols: &[(String, u64)], coding: Coding, two_bytes: bool) -> Self {

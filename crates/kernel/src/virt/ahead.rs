@@ -10,13 +10,16 @@ const PAGE: usize = 4096;
 /// Kernel memory of which a block is at hand.
 pub(crate) struct ReadAhead<'m> {
     mem: &'m mut dyn VirtualMemory,
+    /// Pages behind this address may be anything, poisoned memory too: they are left alone.
+    end: VirtAddr,
     start: VirtAddr,
     block: Vec<u8>,
 }
 
 impl<'m> ReadAhead<'m> {
-    pub(crate) fn new(mem: &'m mut dyn VirtualMemory) -> Self {
-        Self { mem, start: VirtAddr(0), block: Vec::new() }
+    /// Reads nothing ahead from the page behind `end` on.
+    pub(crate) fn new(mem: &'m mut dyn VirtualMemory, end: VirtAddr) -> Self {
+        Self { mem, end, start: VirtAddr(0), block: Vec::new() }
     }
 
     /// What is at hand from `at` on: `n` bytes at least, and more where they can be read.
@@ -44,9 +47,11 @@ impl<'m> ReadAhead<'m> {
             let before = at.0 as usize % PAGE;
             (before + n).next_multiple_of(PAGE) - before
         };
-        // A block elsewhere is read for a type or two.
-        let follows = self.at_hand(at).is_some();
-        let most = if follows { to_page_end(n.max(BLOCK)) } else { to_page_end(n) };
+        // What is elsewhere is read for a type or two; a type passed over is less than a page, nearly always.
+        let gap = at.0.wrapping_sub(self.start.0).saturating_sub(self.block.len() as u64);
+        let more = if gap <= PAGE as u64 { BLOCK } else { PAGE };
+        let left = usize::try_from(self.end.0.saturating_sub(at.0)).unwrap_or(usize::MAX);
+        let most = to_page_end(n.max(more.min(left)));
         self.start = at;
         self.block.resize(most, 0);
         if self.mem.read_virt(at, &mut self.block).is_ok() {

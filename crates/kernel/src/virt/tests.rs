@@ -126,7 +126,7 @@ fn a_read_goes_through_all_leaves_it_touches() {
 fn reading_ahead_misses_nothing_that_cannot_be_read_behind_what_is_asked() {
     let (memory, paging) = (Memory::new(), paging());
     let mut reader = memory.reader(&paging);
-    let mut ahead = ReadAhead::new(&mut reader);
+    let mut ahead = ReadAhead::new(&mut reader, VirtAddr(u64::MAX));
     let end = (6 << 20) - 4096;
     for step in [8, 4096, 5000, 65_536, 100_000] {
         let mut at = end - 300_000 / 8 * 8;
