@@ -3,7 +3,7 @@
 say "boot $(uname -r) available_kib=$(meminfo MemAvailable)"
 [ "$(cat /sys/kernel/kexec_crash_size)" != 0 ] || { say "retry no room for the crashkernel reservation"; poweroff -f; }
 # As distributions call it; the balloon is kept out where it is no module (see /init).
-CAPTURE="console=ttyS0 panic=-1 nr_cpus=1 reset_devices irqpoll initcall_blacklist=virtio_balloon_driver_init"
+CAPTURE="console=ttyS0 panic=-1 nr_cpus=$CAPTURE_CPUS reset_devices irqpoll initcall_blacklist=virtio_balloon_driver_init"
 guest load-capture-kernel /boot/vmlinuz /boot/initramfs "$CAPTURE" ||
   { say "fail the capture kernel cannot be loaded"; poweroff -f; }
 rm -r /boot
@@ -88,4 +88,5 @@ guest anon mix "$(share 100)" freed
 grep -E 'Mem|Cached|Dirty|Anon|Shmem|Slab|Page|Huge|Vmalloc|Stack|Swap|Corrupt' /proc/meminfo
 say ready
 echo 1 > /proc/sys/kernel/sysrq
-echo c > /proc/sysrq-trigger
+# On the processor the machine was started with: another one, as the capture kernel's first, could not start this one again.
+taskset 1 sh -c "echo c > /proc/sysrq-trigger"

@@ -3,10 +3,10 @@
 use super::cpio::Archive;
 use super::kernel::Kernel;
 use super::options::Options;
+use super::runs;
 use crate::debian::{self, Apt};
-use crate::shell;
+use crate::{peers, shell};
 use anyhow::{Context, Result, bail};
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,38 +22,46 @@ const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "virtio_balloon", "crc32c
 pub fn initramfs(options: &Options, kernel: &Kernel, cache: &Path) -> Result<Vec<u8>> {
     let guest = cache.join("guest");
     compile_static(&shell::workspace().join("lab/guest.c"), &guest)?;
-    let program = match (&options.program, options.raw_only) {
-        (_, true) => None,
-        (Some(program), _) => Some(program.clone()),
-        (None, _) => Some(build_static()?),
+    let program = if options.raw_only {
+        None
+    } else if options.probe {
+        let probe = cache.join("probe");
+        compile_static(&shell::workspace().join("lab/probe.c"), &probe)?;
+        Some(probe)
+    } else {
+        Some(options.program.clone().map_or_else(build_static, Ok)?)
     };
-    // Its own name: programs like busybox, and ours, do what they are called.
-    let program_name = program.as_deref().and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or_default();
+    let peer = if options.compare { Some(Peer::find("makedumpfile")?) } else { None };
+    let runs: String = runs::commands(options)?.iter().map(|line| format!("{line}\n")).collect();
     let busybox = read(&busybox(cache)?)?;
     let modules = kernel.load_order(MODULES)?;
     let order: String = modules.iter().map(|(name, _)| format!("{name}\n")).collect();
     let conf = format!(
-        "FILL={}\nLIGHT={}\nRAW={}\nPROGRAM={}\nDUMP_ARGS={}\n",
+        "FILL={}\nLIGHT={}\nRAW={}\nCAPTURE_CPUS={}\n",
         options.fill,
         i32::from(options.fixture),
         i32::from(!options.no_raw),
-        single_quoted(program_name),
-        single_quoted(&options.dump_args),
+        options.capture_cpus,
     );
 
     let build = |boot: Option<&[u8]>| -> Result<Vec<u8>> {
         let mut archive = Archive::default();
-        for directory in ["bin", "dev", "proc", "sys", "modules", "boot"] {
+        for directory in ["bin", "dev", "proc", "sys", "tmp", "modules", "boot"] {
             archive.directory(directory);
         }
         archive.program("init", include_bytes!("../../../lab/init.sh"));
         archive.file("workload.sh", include_bytes!("../../../lab/workload.sh"));
         archive.file("capture.sh", include_bytes!("../../../lab/capture.sh"));
         archive.file("lab.conf", conf.as_bytes());
+        archive.file("runs", runs.as_bytes());
         archive.program("bin/busybox", &busybox);
         archive.program("bin/guest", &read(&guest)?);
         if let Some(program) = &program {
-            archive.program(&format!("bin/{program_name}"), &read(program)?);
+            archive.program(&format!("bin/{}", runs::name(program)?), &read(program)?);
+        }
+        // Only where it is to run: the other kernel's memory is what is dumped.
+        if let Some(peer) = peer.as_ref().filter(|_| boot.is_none()) {
+            peer.add(&mut archive)?;
         }
         archive.file("modules/order", order.as_bytes());
         for (name, content) in &modules {
@@ -77,8 +85,55 @@ fn build_static() -> Result<PathBuf> {
     Ok(shell::target_dir().join(TARGET).join("lean/coresift"))
 }
 
+/// A program of others with the libraries it needs.
+struct Peer {
+    name: &'static str,
+    program: PathBuf,
+    loader: PathBuf,
+    libraries: Vec<PathBuf>,
+}
+
+impl Peer {
+    /// Finds what was built in the peers' folder, or what `cargo xtask peers` installed (Debian's makedumpfile has no snappy), or what
+    /// is in PATH.
+    fn find(name: &'static str) -> Result<Self> {
+        let home = peers::home();
+        let own = [&format!("src/{name}"), "root/usr/bin", "root/usr/sbin"].map(|d| home.join(d).join(name));
+        let program = own.into_iter().find(|p| p.is_file()).or_else(|| debian::find(name));
+        let program = program.with_context(|| format!("{name} is not installed; `cargo xtask peers` gets it"))?;
+        let folder = home.join("root/usr/lib/x86_64-linux-gnu");
+        let loader = folder.join("ld-linux-x86-64.so.2");
+        let mut list = if program.starts_with(home.join("root")) {
+            let mut list = Command::new(loader);
+            list.arg("--library-path").arg(folder).arg("--list");
+            list
+        } else {
+            Command::new("ldd")
+        };
+        // `libz.so.1 => /path/libz.so.1 (0x7f...)`; the loader, with or without an arrow, is the last path.
+        let text = shell::capture(list.arg(&program))?;
+        let paths = text.lines().filter_map(|l| l.split_whitespace().rfind(|word| word.starts_with('/')));
+        let (mut loaders, libraries): (Vec<PathBuf>, Vec<PathBuf>) =
+            paths.map(PathBuf::from).partition(|p| p.to_string_lossy().contains("/ld-linux"));
+        let loader = loaders.pop().with_context(|| format!("{} needs no loader", program.display()))?;
+        Ok(Self { name, program, loader, libraries })
+    }
+
+    fn add(&self, archive: &mut Archive) -> Result<()> {
+        archive.directory("peer");
+        archive.program("peer/loader", &read(&self.loader)?);
+        archive.program("peer/program", &read(&self.program)?);
+        for library in &self.libraries {
+            archive.file(&format!("peer/{}", runs::name(library)?), &read(library)?);
+        }
+        let script = "#!/bin/busybox sh\nexec /peer/loader --library-path /peer /peer/program \"$@\"\n";
+        archive.program(&format!("bin/{}", self.name), script.as_bytes());
+        Ok(())
+    }
+}
+
 fn compile_static(source: &Path, to: &Path) -> Result<()> {
-    shell::capture(Command::new("cc").args(["-O2", "-Wall", "-static", "-o"]).args([to, source]))
+    shell::capture(Command::new("cc").args(["-O2", "-Wall", "-static", "-pthread", "-o"]).args([to, source]))
         .context("the guest's program needs a C compiler with a static C library (packages gcc, libc6-dev)")?;
     Ok(())
 }
@@ -118,11 +173,6 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// `text` as one word of a shell.
-fn single_quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,10 +182,5 @@ mod tests {
         let this = std::env::current_exe().unwrap();
         assert!(!is_static(&this), "a test program has an interpreter");
         assert!(!is_static(Path::new(file!())));
-    }
-
-    #[test]
-    fn quotes_survive_the_shell() {
-        assert_eq!(single_quoted("a 'b' $c"), r"'a '\''b'\'' $c'");
     }
 }

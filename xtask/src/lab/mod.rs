@@ -10,6 +10,7 @@ mod guest;
 mod kernel;
 mod options;
 mod qemu;
+mod runs;
 
 pub use options::Options;
 
@@ -17,6 +18,7 @@ use crate::debian::{self, Skipped};
 use crate::{fixture, shell};
 use anyhow::{Context, Result, bail};
 use qemu::{Accelerator, Ended, Guest, Machine};
+use runs::{Run, value};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -53,14 +55,14 @@ pub struct Outcome {
     pub available_kib: Option<u64>,
     /// What ran in the capture kernel, without input and output.
     pub program: Option<String>,
-    /// How it ended, as a shell would say it.
+    /// How it ended, as a shell would say it; where several were run, the first one that failed.
     pub exit: Option<i64>,
-    /// How long it took, in milliseconds of the guest's clock.
-    pub wall_ms: Option<u64>,
-    /// Processor time it used, in milliseconds.
-    pub cpu_ms: Option<u64>,
-    /// Its peak resident memory, in KiB.
-    pub peak_kib: Option<u64>,
+    /// Every run, with what it cost.
+    pub runs: Vec<Run>,
+    /// What lab/probe.c measured.
+    pub probes: Vec<String>,
+    /// Processors the capture kernel used.
+    pub capture_cpus: Option<u64>,
     /// Things the workload could not do in this kernel.
     pub notes: Vec<String>,
     /// The dump it wrote.
@@ -139,11 +141,12 @@ pub fn crash(options: &Options) -> Result<Outcome> {
     let raw = out.join("vmcore.part");
     File::create(&raw)?.set_len((options.memory_mib + 64) << 20)?;
     let mut machine = Machine {
-        accelerator: Accelerator::best(),
+        accelerator: if options.count_instructions { Accelerator::Tcg } else { Accelerator::best() },
         memory_mib: options.memory_mib,
         five_level_paging: options.five_level_paging,
         kernel: &kernel.image,
         initramfs: &initramfs,
+        count_instructions: options.count_instructions,
         command_line: "",
         disks: &[scratch, dumps.clone(), raw.clone()],
         console: &outcome.console.clone(),
@@ -219,7 +222,7 @@ fn boot(machine: &Machine<'_>, options: &Options, outcome: &mut Outcome, crashed
     let deadline = started + options.timeout();
     let mut guest = Guest::start(machine)?;
     let mut raw = None;
-    outcome.notes.clear();
+    (outcome.exit, outcome.runs, outcome.probes, outcome.notes) = Default::default();
     loop {
         let (verb, rest) = guest.listen(deadline)?;
         let stamp = started.elapsed().as_secs_f64();
@@ -233,14 +236,24 @@ fn boot(machine: &Machine<'_>, options: &Options, outcome: &mut Outcome, crashed
             "capture" => {
                 println!("lab: {stamp:5.1} s  capture kernel up");
                 outcome.available_kib = value(&rest, "available_kib");
+                outcome.capture_cpus = value(&rest, "cpus");
+            }
+            "run" => {
+                println!("lab: {stamp:5.1} s  {rest}");
+                outcome.runs.push(Run { command: rest, ..Run::default() });
             }
             "result" => {
-                println!("lab: {stamp:5.1} s  dumped: {rest}");
-                outcome.exit = value(&rest, "exit").map(u64::cast_signed);
-                outcome.wall_ms = value(&rest, "wall_ms");
-                outcome.cpu_ms = value(&rest, "cpu_ms");
-                outcome.peak_kib = value(&rest, "peak_kib");
+                println!("lab: {stamp:5.1} s  {rest}");
+                let run = outcome.runs.last_mut().context("the guest gives a result of nothing")?;
+                run.ended(&rest);
+                outcome.exit = outcome.exit.filter(|&exit| exit != 0).or(run.exit);
             }
+            "size" => {
+                if let Some(run) = outcome.runs.last_mut() {
+                    run.bytes = rest.parse().ok();
+                }
+            }
+            "probe" => outcome.probes.push(rest),
             "raw" => {
                 println!("lab: {stamp:5.1} s  raw core copied");
                 raw = Some(rest.parse().with_context(|| format!("length {rest:?} of /proc/vmcore"))?);
@@ -255,11 +268,6 @@ fn boot(machine: &Machine<'_>, options: &Options, outcome: &mut Outcome, crashed
             other => bail!("guest says {other:?} {rest:?}, which the host does not know"),
         }
     }
-}
-
-/// The number after `key=` in `text`.
-fn value(text: &str, key: &str) -> Option<u64> {
-    text.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
 }
 
 /// Copies a file out of an ext4 image that is not mounted.
@@ -308,6 +316,7 @@ pub fn program_output(outcome: &Outcome) -> Result<String> {
     let console = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let console = String::from_utf8_lossy(&console).replace('\r', "");
     let after = console.rsplit_once("LAB capture ").map_or("", |(_, rest)| rest);
+    let after = after.split_once("LAB run ").map_or(after, |(_, rest)| rest);
     let between = after.split_once("LAB result ").map_or(after, |(output, _)| output);
     Ok(between.split_once('\n').map_or("", |(_, output)| output).trim_end().to_owned())
 }
@@ -323,11 +332,14 @@ pub fn report(outcome: &Outcome) {
         println!("program           {program}");
         println!("exit code         {exit}");
     }
-    if let (Some(wall), Some(cpu)) = (outcome.wall_ms, outcome.cpu_ms) {
-        println!("time              {:.2} s ({:.2} s processor)", wall as f64 / 1e3, cpu as f64 / 1e3);
-    }
-    if let Some(kib) = outcome.peak_kib {
-        println!("peak memory       {:.1} MiB resident", kib as f64 / 1024.0);
+    if let [run] = outcome.runs.as_slice() {
+        let seconds = |ms: Option<u64>| ms.unwrap_or(0) as f64 / 1e3;
+        let cpu = seconds(run.user_ms) + seconds(run.system_ms);
+        println!("time              {:.2} s ({cpu:.2} s processor)", seconds(run.wall_ms));
+        println!("peak memory       {:.1} MiB resident", run.peak_kib.unwrap_or(0) as f64 / 1024.0);
+    } else {
+        print!("{}", runs::table(&outcome.runs));
+        outcome.probes.iter().for_each(|line| println!("{line}"));
     }
     for note in &outcome.notes {
         println!("not in this guest {note}");
@@ -345,7 +357,8 @@ pub fn report(outcome: &Outcome) {
 fn check(outcome: &Outcome) -> Result<()> {
     match (&outcome.program, outcome.exit, &outcome.dump) {
         (None, ..) | (Some(_), Some(0), Some(_)) => Ok(()),
-        (Some(_), Some(0), None) => bail!("the program succeeded but wrote no dump"),
+        (Some(_), Some(0), None) if outcome.probes.is_empty() => bail!("the program succeeded but wrote no dump"),
+        (Some(_), Some(0), None) => Ok(()),
         (Some(_), exit, _) => {
             let code = exit.map_or("no exit code".to_owned(), |code| format!("exit code {code}"));
             bail!("the program ended with {code}:\n{}", shell::tail(&program_output(outcome)?, 20))

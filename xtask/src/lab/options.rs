@@ -26,6 +26,14 @@ pub struct Options {
     pub program: Option<PathBuf>,
     /// Run no program in the capture kernel.
     pub raw_only: bool,
+    /// Measure the ways to read /proc/vmcore instead of dumping it.
+    pub probe: bool,
+    /// Run makedumpfile and our program with each codec.
+    pub compare: bool,
+    /// Processors the capture kernel uses (`nr_cpus`).
+    pub capture_cpus: u32,
+    /// One processor whose clock counts instructions.
+    pub count_instructions: bool,
     /// Do not bring out /proc/vmcore.
     pub no_raw: bool,
     /// Fetch the kernel with debugging information too.
@@ -53,6 +61,10 @@ kernel with our program. KERNEL: {}.
   --dump-args ARGS     what our program is told, before input and output (\"dump -d 31 --compress zstd\")
   --program FILE       another static program instead of ours
   --raw-only           run no program, only bring out /proc/vmcore
+  --probe              measure the ways to read /proc/vmcore (lab/probe.c) instead of dumping it
+  --compare            dump with makedumpfile and with our program, with each codec, on one and two threads
+  --cpus N             processors of the capture kernel (1, as distributions have it; 2 at most)
+  --icount             let the guest's clock count instructions: a nanosecond each, on one processor
   --no-raw             do not bring out /proc/vmcore
   --vmlinux            fetch the kernel with debugging information too
   --la57               5-level page tables
@@ -82,6 +94,10 @@ impl Options {
             dump_args: "dump -d 31 --compress zstd".to_owned(),
             program: None,
             raw_only: false,
+            probe: false,
+            compare: false,
+            capture_cpus: 1,
+            count_instructions: false,
             no_raw: false,
             vmlinux: false,
             five_level_paging: false,
@@ -108,6 +124,10 @@ impl Options {
                 Long("program") => options.program = Some(parser.value()?.into()),
                 Long("raw-only") => options.raw_only = true,
                 Long("no-raw") => options.no_raw = true,
+                Long("probe") => (options.probe, options.no_raw) = (true, true),
+                Long("compare") => (options.compare, options.no_raw) = (true, true),
+                Long("cpus") => options.capture_cpus = parser.value()?.parse()?,
+                Long("icount") => options.count_instructions = true,
                 Long("vmlinux") => options.vmlinux = true,
                 Long("la57") => options.five_level_paging = true,
                 Long("out") => options.out = Some(parser.value()?.into()),
@@ -133,18 +153,39 @@ impl Options {
         if options.raw_only && options.no_raw {
             bail!("--raw-only and --no-raw together leave nothing to do");
         }
+        if options.probe && options.compare || options.raw_only && (options.probe || options.compare) {
+            bail!("--raw-only, --probe and --compare say different things of what to run");
+        }
+        if !(1..=2).contains(&options.capture_cpus) || options.count_instructions && options.capture_cpus > 1 {
+            bail!("a guest has two processors, and one where instructions are counted");
+        }
         Ok(Some(options))
     }
 
     /// The program and its arguments, for people; nothing where none is run.
     pub fn program_line(&self) -> Option<String> {
+        let several = [(self.probe, "probe"), (self.compare, "makedumpfile and coresift")];
+        if let Some((_, what)) = several.iter().find(|(runs, _)| *runs) {
+            return Some((*what).to_owned());
+        }
         let name = self.program.as_ref().map_or_else(|| "coresift".into(), |p| p.to_string_lossy());
         (!self.raw_only).then(|| format!("{name} {}", self.dump_args))
     }
 
+    /// How many times longer than a single dump the runs of this kind take.
+    const fn slowness(&self) -> u64 {
+        if self.count_instructions {
+            12
+        } else if self.probe || self.compare {
+            4
+        } else {
+            1
+        }
+    }
+
     /// How long a guest may take, under translation on a busy machine.
     pub fn timeout(&self) -> Duration {
-        self.timeout.unwrap_or_else(|| Duration::from_secs(300 + 90 * self.memory_mib / 1024))
+        self.timeout.unwrap_or_else(|| Duration::from_secs((300 + 90 * self.memory_mib / 1024) * self.slowness()))
     }
 }
 
@@ -184,9 +225,16 @@ mod tests {
         assert_eq!((options.kernel.as_str(), options.memory_mib, options.raw_only), ("6.12", 8192, true));
         assert_eq!(options.timeout(), Duration::from_secs(5));
         assert!(parse("6.12 --help").unwrap().is_none());
-        for bad in
-            ["--mem 8G", "6.12 6.1", "6.12 --mem 64M", "6.12 --raw-only --no-raw", "6.12 --fill 100", "6.12 --bogus"]
-        {
+        for bad in [
+            "--mem 8G",
+            "6.12 6.1",
+            "6.12 --mem 64M",
+            "6.12 --raw-only --no-raw",
+            "6.12 --probe --compare",
+            "6.12 --cpus 2 --icount",
+            "6.12 --fill 100",
+            "6.12 --bogus",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -42,6 +42,8 @@ pub struct Machine<'a> {
     pub accelerator: Accelerator,
     pub memory_mib: u64,
     pub five_level_paging: bool,
+    /// One processor, and a clock that counts its instructions, a nanosecond each.
+    pub count_instructions: bool,
     pub kernel: &'a Path,
     pub initramfs: &'a Path,
     pub command_line: &'a str,
@@ -106,8 +108,18 @@ impl Guest {
             "-qmp",
             "stdio",
         ]);
-        command.args(["-accel", if machine.accelerator == Accelerator::Kvm { "kvm" } else { "tcg,thread=multi" }]);
-        command.args(["-cpu", cpu, "-smp", "2", "-m", &format!("{}M", machine.memory_mib)]);
+        let (accelerator, processors) = match (machine.accelerator, machine.count_instructions) {
+            (Accelerator::Kvm, _) => ("kvm", "2"),
+            (Accelerator::Tcg, false) => ("tcg,thread=multi", "2"),
+            (Accelerator::Tcg, true) => ("tcg,thread=single", "1"),
+        };
+        command.args(["-accel", accelerator, "-smp", processors]);
+        if machine.count_instructions {
+            command.args(["-icount", "shift=0,sleep=off"]);
+        }
+        // QEMU executes `rep movsb` a byte at a time, and counts each. Without these the kernel copies words.
+        let words = if machine.count_instructions { ",erms=off,fsrm=off" } else { "" };
+        command.args(["-cpu", &format!("{cpu}{words}"), "-m", &format!("{}M", machine.memory_mib)]);
         command.args(["-device", "virtio-balloon-pci", "-device", "virtio-rng-pci", "-append", machine.command_line]);
         command.arg("-serial").arg(format!("file:{}", machine.console.display()));
         command.arg("-kernel").arg(machine.kernel).arg("-initrd").arg(machine.initramfs);
