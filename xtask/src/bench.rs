@@ -8,6 +8,7 @@
 
 mod ceiling;
 mod contender;
+mod mapping;
 mod measure;
 mod memory;
 mod pairs;

@@ -70,11 +70,13 @@ pub type Stage = (&'static str, fn(&Run) -> f64);
 
 /// The stages that are compared. What comes before the first and after the last stage a program reports is everything else: both
 /// read headers, VMCOREINFO and page tables there.
-pub const STAGES: [Stage; 4] = [
+pub const STAGES: [Stage; 5] = [
     ("find", |run| run.stages[0]),
     ("copy", |run| run.stages[1]),
     ("else", |run| (run.cost.wall - run.stages[0] - run.stages[1]).max(0.0)),
     ("total", |run| run.cost.wall),
+    // Not a stage: processor time of the whole run, which says most on a busy machine.
+    ("cpu", |run| run.cost.user + run.cost.system),
 ];
 
 impl Contender {
@@ -172,8 +174,8 @@ mod tests {
 
     #[test]
     fn what_no_stage_has_is_everything_else() {
-        let cost = Cost { wall: 3.0, ..Cost::default() };
+        let cost = Cost { wall: 3.0, user: 1.0, system: 0.5, ..Cost::default() };
         let run = Run { cost, stages: [0.5, 2.0], kept: None, bytes: None, said: None };
-        assert_eq!(STAGES.map(|s| s.1(&run)), [0.5, 2.0, 0.5, 3.0]);
+        assert_eq!(STAGES.map(|s| s.1(&run)), [0.5, 2.0, 0.5, 3.0, 1.5]);
     }
 }

@@ -193,7 +193,7 @@ pub fn record(subject: &Subject<'_>, limits: &Limits, all: &[Series]) -> String 
     let _ = writeln!(
         out,
         "Pair by pair: their seconds by ours in the same round; median of the rounds, worst and best. else: what is neither\n\
-         stage (start, headers, page tables, symbols, end).\n\n{}",
+         stage (start, headers, page tables, symbols, end); cpu: user and system time of the whole run.\n\n{}",
         pairs::table(all)
     );
     match &limits.ceiling {
