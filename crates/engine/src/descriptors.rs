@@ -157,7 +157,7 @@ impl Shared {
                 if gap <= MAX_GAP && bytes.len() < MAX_JOINED {
                     let old = bytes.len();
                     bytes.resize(old + gap as usize, 0);
-                    let read = bytes.get_mut(old..).map_or(Ok(()), |buf| self.output.read_back(buf, end));
+                    let read = bytes.get_mut(old..).map_or(Ok(true), |buf| self.output.read_back(buf, end));
                     if read.is_ok() {
                         bytes.extend_from_slice(&raw);
                         self.output.discount(gap);

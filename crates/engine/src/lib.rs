@@ -6,6 +6,7 @@
 //! ```
 
 mod batches;
+mod bitmap;
 mod budget;
 mod checks;
 mod descriptors;
@@ -17,6 +18,7 @@ mod pipeline;
 mod plan;
 mod report;
 mod scan;
+mod selection;
 mod source;
 mod target;
 mod writer;
