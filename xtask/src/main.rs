@@ -13,6 +13,7 @@ mod demo;
 mod fixture;
 mod lab;
 mod peers;
+mod sections;
 mod shell;
 mod test;
 
@@ -57,6 +58,12 @@ const COMMANDS: &[Command] = &[
         arguments: "CORE [--quick]",
         about: "our program and makedumpfile on one core in turn: time, memory, stages; dated record",
         run: bench::run,
+    },
+    Command {
+        name: "sections",
+        arguments: "[CORE...]",
+        about: "page classes of real memory sections, for the real page mix of synthetic machines",
+        run: sections::run,
     },
     Command {
         name: "peers",

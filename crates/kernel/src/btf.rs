@@ -7,12 +7,14 @@
 //! layout    since Linux 7.2, optional: what each kind adds and the size of its elements, so that kinds to come can be passed over
 //! ```
 //!
-//! One pass checks the types and notes where every 64th begins; nothing is stored for a type (100,000 of them in 5 MB).
+//! Names are asked for at once. One pass over the strings finds where they stand, one over the types finds what has such a name and
+//! notes where every 16th type begins; nothing else is kept of 100,000 types in 5 MB, and what is asked about one is read again.
 
 use crate::error::{KernelError, Result};
-use crate::kallsyms::Kallsyms;
-use crate::virt::{VirtAddr, VirtualMemory};
+use crate::virt::{ReadAhead, VirtAddr, VirtualMemory};
+use names::Names;
 
+mod names;
 #[cfg(test)]
 mod tests;
 
@@ -20,17 +22,17 @@ const MAGIC: u16 = 0xeb9f;
 /// Distribution kernels have 3 to 5 MiB.
 const MAX_BYTES: u64 = 64 << 20;
 /// The header without and with the layout section.
-const HEADER: usize = 24;
-const HEADER_WITH_LAYOUT: usize = 32;
+const HEADER: u64 = 24;
+const HEADER_WITH_LAYOUT: u64 = 32;
 /// Types between two that are found without passing over others.
-const STRIDE: usize = 64;
+const STRIDE: u32 = 16;
 /// Steps from a type to what it stands for (typedef, const, array): the kernel itself stops at 32.
 const MAX_HOPS: usize = 64;
 /// Anonymous structs inside each other; real ones reach 5.
 const MAX_DEPTH: usize = 32;
-/// Members looked at for one path, so that anonymous members that share a type cannot make the descent exponential. A struct has at
-/// most a few hundred.
-const MAX_MEMBERS: usize = 1 << 16;
+/// Members and types looked at for one path, so that anonymous members that share a type cannot make the descent exponential. A
+/// struct has at most a few hundred.
+const MAX_STEPS: usize = 1 << 16;
 const POINTER_BYTES: u64 = 8;
 
 /// What a type is.
@@ -56,7 +58,7 @@ enum Kind {
 }
 
 /// A row for each kind, by its number: what it is, the bytes it adds behind the common 12, the bytes of each of its elements.
-const KINDS: [(Kind, usize, usize); 23] = [
+const KINDS: [(Kind, u64, u64); 23] = [
     (Kind::Other, 0, 0),
     (Kind::Int, 4, 0),
     (Kind::Pointer, 0, 0),
@@ -83,134 +85,105 @@ const KINDS: [(Kind, usize, usize); 23] = [
 ];
 
 /// A type, by its number. 0 is `void`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TypeId(u32);
-
-/// The names that can be asked for: C keeps those of structs, unions and enums apart from those of typedefs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TypeName<'a> {
-    /// `struct NAME`
-    Struct(&'a str),
-    /// `union NAME`
-    Union(&'a str),
-    /// `enum NAME`
-    Enum(&'a str),
-    /// `typedef … NAME`
-    Typedef(&'a str),
-}
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TypeId(u32);
 
 /// A member of a struct or union, found by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+struct Member {
     /// From the start of the outermost struct, in bits.
-    pub bit_offset: u64,
+    bit_offset: u64,
     /// Width in bits, for a bit field.
-    pub bits: Option<u32>,
+    bits: Option<u32>,
     /// Its type.
-    pub type_id: TypeId,
+    type_id: TypeId,
 }
 
-impl Member {
-    /// From the start of the outermost struct, in bytes; `None` for a bit field, which may begin inside a byte.
-    #[must_use]
-    pub fn offset(&self) -> Option<u64> {
-        (self.bits.is_none() && self.bit_offset.is_multiple_of(8)).then_some(self.bit_offset / 8)
-    }
+/// The first of each that has a name: C keeps the names of structs apart from those of typedefs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Named {
+    structure: Option<TypeId>,
+    typedef: Option<TypeId>,
+    enumerator: Option<i64>,
 }
 
-/// The types of the crashed kernel.
-#[derive(Clone, Debug)]
-pub struct Btf {
-    bytes: Vec<u8>,
-    /// Where the types begin in `bytes`, and where those that are understood end.
-    types: (usize, usize),
-    strings: (usize, usize),
+/// The types of the crashed kernel, as far as they have to do with the names asked for.
+pub struct Btf<'a> {
+    ahead: ReadAhead<'a>,
+    start: VirtAddr,
+    /// Where the types begin, in bytes from `start`, and where those that are understood end.
+    types: (u64, u64),
     /// Bytes that kinds beyond [`KINDS`] add, and of their elements.
-    more_kinds: Vec<(usize, usize)>,
-    /// Where types 1, 65, 129 … begin.
+    more_kinds: Vec<(u64, u64)>,
+    /// Where types 1, 17, 33 … begin.
     checkpoints: Vec<u32>,
     count: u32,
     problem: Option<KernelError>,
+    names: Names<'a>,
+    /// What has each of the names.
+    named: Vec<Named>,
 }
 
 /// The common part of a type.
 #[derive(Clone, Copy, Debug)]
 struct Type {
-    id: TypeId,
     name: u32,
     kind: Kind,
     /// Number of elements.
-    len: usize,
+    len: u64,
     /// Members' offsets hold the width of bit fields too; values of an enum are signed.
     flag: bool,
     size_or_type: u32,
     /// Where what follows the common part begins.
-    rest: usize,
-    /// Bytes of an element.
-    element: usize,
+    rest: u64,
+    /// Where the elements begin, and the bytes of each.
+    elements: (u64, u64),
     /// Where the next type begins.
-    end: usize,
+    end: u64,
 }
 
-impl Btf {
-    /// Reads the types of the running kernel, which stand between its symbols `__start_BTF` and `__stop_BTF`.
-    ///
-    /// # Errors
-    /// The kernel was built without BTF, or its memory is not in the dump or damaged.
-    pub fn open(symbols: &Kallsyms, mem: &mut dyn VirtualMemory) -> Result<Self> {
-        let found = symbols.lookup(mem, &["__start_BTF", "__stop_BTF"])?;
-        let at = |name: &str| {
-            let missing =
-                || KernelError::MissingKey { key: name.to_owned(), purpose: "reading the kernel's own types" };
-            found.get(name).map(|symbol| symbol.address).ok_or_else(missing)
-        };
-        Self::read(mem, at("__start_BTF")?, at("__stop_BTF")?)
+impl Type {
+    /// Where its elements begin.
+    fn elements(&self) -> impl Iterator<Item = u64> + use<> {
+        let (start, bytes) = self.elements;
+        (0..self.len).map(move |i| start + i * bytes)
     }
+}
 
-    /// Reads the types between two addresses.
+impl<'a> Btf<'a> {
+    /// Passes over the types between two addresses (the symbols `__start_BTF` and `__stop_BTF`) for `names`: those of all structs,
+    /// typedefs, members and enumerators that will be asked for. Where a type is damaged or of an unknown kind, those before it
+    /// are kept: see [`Self::problem`].
     ///
     /// # Errors
-    /// As [`Self::open`].
-    pub fn read(mem: &mut dyn VirtualMemory, start: VirtAddr, stop: VirtAddr) -> Result<Self> {
+    /// The header is none, its sections are not between the addresses, or the memory is not in the dump.
+    pub fn read(mem: &'a mut dyn VirtualMemory, start: VirtAddr, stop: VirtAddr, names: &[&'a str]) -> Result<Self> {
         let len = stop.0.wrapping_sub(start.0);
-        if !(HEADER as u64..=MAX_BYTES).contains(&len) {
+        if !(HEADER..=MAX_BYTES).contains(&len) {
             let hint = ", for BTF has 24 bytes to 64 MiB";
             return Err(KernelError::Implausible { what: "the length of BTF", addr: start, value: len, hint });
         }
-        // Memory follows what the dump can give, not what it says.
-        let mut bytes = Vec::new();
-        while bytes.len() as u64 != len {
-            let have = bytes.len();
-            bytes.resize((have + (256 << 10)).min(len as usize), 0);
-            mem.read_virt(start.plus(have as u64), bytes.split_at_mut(have).1)?;
-        }
-        Self::parse(bytes)
-    }
-
-    /// The types in `bytes`, little endian. Where a type is damaged or of an unknown kind, those before it are kept: see
-    /// [`Self::problem`].
-    ///
-    /// # Errors
-    /// The header is none, or its sections are not inside `bytes`.
-    pub fn parse(bytes: Vec<u8>) -> Result<Self> {
-        let bad = |what, offset: usize| KernelError::Btf { what, offset: offset as u64 };
-        match bytes.first_chunk().map(|b| u16::from_le_bytes(*b)) {
+        let mut ahead = ReadAhead::new(mem);
+        let bad = |what, offset| KernelError::Btf { what, offset };
+        let head = ahead.get(start, HEADER as usize)?;
+        match head.first_chunk().map(|b| u16::from_le_bytes(*b)) {
             Some(MAGIC) => {}
             Some(m) if m == MAGIC.swap_bytes() => return Err(bad("big-endian data, which is not supported yet,", 0)),
             _ => return Err(bad("no magic number", 0)),
         }
-        if bytes.len() as u64 > MAX_BYTES {
-            return Err(bad("more than 64 MiB", bytes.len()));
-        }
-        if bytes.get(2) != Some(&1) {
+        if head.get(2) != Some(&1) {
             return Err(bad("an unknown version", 2));
         }
-        let field = |at| word(&bytes, at).map(|n| n as usize).ok_or_else(|| bad("the header is cut off", at));
+        let mut field = |at: u64| -> Result<u64> {
+            let field = ahead.get(start.plus(at), 4)?.first_chunk().map(|b| u32::from_le_bytes(*b));
+            Ok(field.unwrap_or_default().into())
+        };
         let header = field(4)?;
-        let section = |at: usize| {
-            let start = header.checked_add(field(at)?).ok_or_else(|| bad("a section beyond the end", at))?;
-            let end = start.checked_add(field(at + 4)?).filter(|end| *end <= bytes.len());
-            end.map(|end| (start, end)).ok_or_else(|| bad("a section beyond the end", at))
+        // Sums of two numbers of 32 bits.
+        let mut section = |at: u64| {
+            let first = header + field(at)?;
+            let end = first + field(at + 4)?;
+            if end <= len { Ok((first, end)) } else { Err(bad("a section beyond the end", at)) }
         };
         if header < HEADER {
             return Err(bad("a header too short", 4));
@@ -218,14 +191,18 @@ impl Btf {
         let (types, strings) = (section(8)?, section(16)?);
         let mut more_kinds = Vec::new();
         if header >= HEADER_WITH_LAYOUT {
-            let (start, end) = section(24)?;
-            let rows = bytes.get(start..end).unwrap_or_default().as_chunks::<4>().0;
+            let (first, end) = section(24)?;
             // Kind numbers have 7 bits.
-            let row = |[add, element, _, _]: &[u8; 4]| (usize::from(*add), usize::from(*element));
+            let rows = ahead.get(start.plus(first), (end - first).min(128 * 4) as usize)?;
+            let rows = rows.get(..(end - first) as usize).unwrap_or(rows).as_chunks::<4>().0;
+            let row = |[add, element, _, _]: &[u8; 4]| (u64::from(*add), u64::from(*element));
             more_kinds = rows.iter().take(128).skip(KINDS.len()).map(row).collect();
         }
-        let mut btf = Self { bytes, types, strings, more_kinds, checkpoints: Vec::new(), count: 0, problem: None };
-        btf.number();
+        let names = Names::find(&mut ahead, start.plus(strings.0), (strings.1 - strings.0) as usize, names)?;
+        let named = vec![Named::default(); names.len()];
+        let (checkpoints, count, problem) = (Vec::new(), 0, None);
+        let mut btf = Self { ahead, start, types, more_kinds, checkpoints, count, problem, names, named };
+        btf.pass()?;
         Ok(btf)
     }
 
@@ -247,48 +224,36 @@ impl Btf {
         self.count == 0
     }
 
-    /// Finds types by name, all in one pass. Of several with the same name the first counts.
+    /// The size in bytes of `struct NAME` or, where there is none, of the typedef `NAME`: as `SIZE(NAME)` in VMCOREINFO.
     #[must_use]
-    pub fn find(&self, names: &[TypeName<'_>]) -> Vec<Option<TypeId>> {
-        let mut found = vec![None; names.len()];
-        for this in self.iter().filter(|t| t.name != 0) {
-            let is = |name: &TypeName<'_>| match (name, this.kind) {
-                (TypeName::Struct(n), Kind::Struct)
-                | (TypeName::Union(n), Kind::Union)
-                | (TypeName::Enum(n), Kind::Enum | Kind::Enum64)
-                | (TypeName::Typedef(n), Kind::Typedef) => self.is_named(this.name, n),
-                _ => false,
-            };
-            for (slot, name) in found.iter_mut().zip(names) {
-                if slot.is_none() && is(name) {
-                    *slot = Some(this.id);
-                }
-            }
-        }
-        found
+    pub fn size_of(&mut self, name: &str) -> Option<u64> {
+        let id = self.named(name)?;
+        self.size(id)
     }
 
-    /// The values of enumerators by their names, all in one pass, whatever enum they belong to. Of several with the same name the
-    /// first counts.
+    /// The offset in bytes of a member of what [`Self::size_of`] would measure: as `OFFSET(NAME.PATH)` in VMCOREINFO. The parts of
+    /// the path are separated by dots. Members of anonymous structs and unions belong to the struct around them; a part that is an
+    /// array stands for its first element; pointers are not followed. `None` for a bit field, which may begin inside a byte.
     #[must_use]
-    pub fn enumerators(&self, names: &[&str]) -> Vec<Option<i64>> {
-        let mut found = vec![None; names.len()];
-        for this in self.iter().filter(|t| matches!(t.kind, Kind::Enum | Kind::Enum64)) {
-            for at in self.elements(this) {
-                let Some(named) = self.word(at) else { continue };
-                for (slot, name) in found.iter_mut().zip(names) {
-                    if slot.is_none() && self.is_named(named, name) {
-                        *slot = self.enumerator(this, at);
-                    }
-                }
-            }
-        }
-        found
+    pub fn offset_of(&mut self, name: &str, path: &str) -> Option<u64> {
+        let id = self.named(name)?;
+        let member = self.member(id, path)?;
+        (member.bits.is_none() && member.bit_offset.is_multiple_of(8)).then_some(member.bit_offset / 8)
+    }
+
+    /// The value of the enumerator `name`, whatever enum it belongs to. Of several with the same name the first counts.
+    #[must_use]
+    pub fn enumerator(&self, name: &str) -> Option<i64> {
+        self.named.get(self.names.number(name)?)?.enumerator
+    }
+
+    fn named(&self, name: &str) -> Option<TypeId> {
+        let named = self.named.get(self.names.number(name)?)?;
+        named.structure.or(named.typedef)
     }
 
     /// Size of a type in bytes; `None` for `void`, functions and types only declared.
-    #[must_use]
-    pub fn size(&self, id: TypeId) -> Option<u64> {
+    fn size(&mut self, id: TypeId) -> Option<u64> {
         let (mut id, mut times) = (id, 1u64);
         for _ in 0..MAX_HOPS {
             let this = self.get(id)?;
@@ -298,8 +263,9 @@ impl Btf {
                 }
                 Kind::Pointer => return times.checked_mul(POINTER_BYTES),
                 Kind::Array => {
-                    times = times.checked_mul(u64::from(self.word(this.rest + 8)?))?;
-                    id = TypeId(self.word(this.rest)?);
+                    let [element, _, count] = self.words(this.rest).ok()?;
+                    times = times.checked_mul(u64::from(count))?;
+                    id = TypeId(element);
                 }
                 Kind::Typedef | Kind::Qualifier | Kind::Variable => id = TypeId(this.size_or_type),
                 Kind::Forward | Kind::Function | Kind::Other => return None,
@@ -308,59 +274,27 @@ impl Btf {
         None
     }
 
-    /// The member at the end of `path`, whose parts are separated by dots. Members of anonymous structs and unions belong to the
-    /// struct around them; a part that is an array stands for its first element; pointers are not followed.
-    #[must_use]
-    pub fn member(&self, id: TypeId, path: &str) -> Option<Member> {
+    fn member(&mut self, id: TypeId, path: &str) -> Option<Member> {
         let mut at = Member { bit_offset: 0, bits: None, type_id: id };
-        let mut budget = MAX_MEMBERS;
+        let mut steps = MAX_STEPS;
         for part in path.split('.') {
-            let outer = self.compound(at.type_id)?;
-            let found = self.descend(outer, part, MAX_DEPTH, &mut budget)?;
+            let part = self.names.number(part)?;
+            let outer = self.compound(at.type_id, &mut steps)?;
+            let found = self.descend(outer, part, MAX_DEPTH, &mut steps)?;
             at = Member { bit_offset: at.bit_offset.checked_add(found.bit_offset)?, ..found };
         }
         Some(at)
     }
 
-    /// Number of elements, where `id` is an array (or a name for one).
-    #[must_use]
-    pub fn array_len(&self, id: TypeId) -> Option<u64> {
-        let mut id = id;
-        for _ in 0..MAX_HOPS {
-            let this = self.get(id)?;
-            match this.kind {
-                Kind::Array => return self.word(this.rest + 8).map(u64::from),
-                Kind::Typedef | Kind::Qualifier | Kind::Variable => id = TypeId(this.size_or_type),
-                _ => return None,
-            }
-        }
-        None
-    }
-
-    /// The size in bytes of `struct NAME` or, where there is none, of the typedef `NAME`: as `SIZE(NAME)` in VMCOREINFO.
-    #[must_use]
-    pub fn size_of(&self, name: &str) -> Option<u64> {
-        self.size(self.named(name)?)
-    }
-
-    /// The offset in bytes of a member, by its path, of what [`Self::size_of`] would measure: as `OFFSET(NAME.PATH)` in VMCOREINFO.
-    #[must_use]
-    pub fn offset_of(&self, name: &str, path: &str) -> Option<u64> {
-        self.member(self.named(name)?, path)?.offset()
-    }
-
-    fn named(&self, name: &str) -> Option<TypeId> {
-        self.find(&[TypeName::Struct(name), TypeName::Typedef(name)]).into_iter().flatten().next()
-    }
-
     /// The struct or union that `id` is, is a name for, or is an array of.
-    fn compound(&self, id: TypeId) -> Option<Type> {
+    fn compound(&mut self, id: TypeId, steps: &mut usize) -> Option<Type> {
         let mut id = id;
         for _ in 0..MAX_HOPS {
+            *steps = steps.checked_sub(1)?;
             let this = self.get(id)?;
             id = match this.kind {
                 Kind::Struct | Kind::Union => return Some(this),
-                Kind::Array => TypeId(self.word(this.rest)?),
+                Kind::Array => TypeId(self.words::<1>(this.rest).ok()?[0]),
                 Kind::Typedef | Kind::Qualifier | Kind::Variable => TypeId(this.size_or_type),
                 _ => return None,
             };
@@ -368,19 +302,21 @@ impl Btf {
         None
     }
 
-    fn descend(&self, outer: Type, name: &str, depth: usize, budget: &mut usize) -> Option<Member> {
+    /// The member that has name number `part`.
+    fn descend(&mut self, outer: Type, part: usize, depth: usize, steps: &mut usize) -> Option<Member> {
         let depth = depth.checked_sub(1)?;
-        for at in self.elements(outer) {
-            *budget = budget.checked_sub(1)?;
-            let (named, type_id, offset) = (self.word(at)?, TypeId(self.word(at + 4)?), self.word(at + 8)?);
+        for at in outer.elements() {
+            *steps = steps.checked_sub(1)?;
+            let [name, type_id, offset] = self.words(at).ok()?;
+            let type_id = TypeId(type_id);
             let (bit_offset, width) = if outer.flag { (offset & 0xff_ffff, offset >> 24) } else { (offset, 0) };
             let this = Member { bit_offset: bit_offset.into(), bits: (width != 0).then_some(width), type_id };
-            if named != 0 {
-                if self.is_named(named, name) {
+            if name != 0 {
+                if self.names.at(name) == Some(part) {
                     return Some(this);
                 }
-            } else if let Some(inner) = self.compound(type_id)
-                && let Some(found) = self.descend(inner, name, depth, budget)
+            } else if let Some(inner) = self.compound(type_id, steps)
+                && let Some(found) = self.descend(inner, part, depth, steps)
             {
                 return Some(Member { bit_offset: this.bit_offset + found.bit_offset, ..found });
             }
@@ -388,99 +324,102 @@ impl Btf {
         None
     }
 
-    /// Where the elements of a type begin.
-    fn elements(&self, this: Type) -> impl Iterator<Item = usize> + use<> {
-        (0..this.len).map(move |i| this.end - (this.len - i) * this.element)
-    }
-
-    fn enumerator(&self, this: Type, at: usize) -> Option<i64> {
-        let low = self.word(at + 4)?;
-        Some(match this.kind {
-            Kind::Enum64 => (u64::from(self.word(at + 8)?) << 32 | u64::from(low)).cast_signed(),
-            // The flag for signed ones came with Linux 6.0. Without it both readings are possible; this one keeps negative values.
-            _ => i64::from(low.cast_signed()),
-        })
-    }
-
     /// Passes over all types once.
-    fn number(&mut self) {
+    fn pass(&mut self) -> Result<()> {
         let mut at = self.types.0;
-        let mut checkpoints = Vec::new();
-        let mut count = 0u32;
         while at < self.types.1 {
-            match self.type_at(TypeId(count + 1), at) {
-                Ok(this) => {
-                    if (count as usize).is_multiple_of(STRIDE) {
-                        checkpoints.push(at as u32);
-                    }
-                    count += 1;
-                    at = this.end;
-                }
-                Err(what) => {
-                    self.problem = Some(KernelError::Btf { what, offset: at as u64 });
+            let this = match self.type_at(at) {
+                Ok(this) => this,
+                Err(problem @ KernelError::Btf { .. }) => {
+                    self.problem = Some(problem);
                     break;
                 }
+                Err(e) => return Err(e),
+            };
+            if self.count.is_multiple_of(STRIDE) {
+                self.checkpoints.push(at as u32);
             }
+            self.count += 1;
+            self.note(TypeId(self.count), this)?;
+            at = this.end;
         }
         self.types.1 = at;
-        self.count = count;
-        self.checkpoints = checkpoints;
+        Ok(())
     }
 
-    fn iter(&self) -> impl Iterator<Item = Type> + '_ {
-        let mut next = (1, self.types.0);
-        std::iter::from_fn(move || {
-            let (id, at) = next;
-            let this = (at < self.types.1).then(|| self.type_at(TypeId(id), at).ok()).flatten()?;
-            next = (id + 1, this.end);
-            Some(this)
-        })
-    }
-
-    fn get(&self, id: TypeId) -> Option<Type> {
-        let index = (id.0.checked_sub(1)?) as usize;
-        let mut at = *self.checkpoints.get(index / STRIDE)? as usize;
-        let first = index - index % STRIDE;
-        for before in first..index {
-            at = self.type_at(TypeId(before as u32 + 1), at).ok()?.end;
+    /// Notes a type if it has one of the names, or an enumerator with one.
+    fn note(&mut self, id: TypeId, this: Type) -> Result<()> {
+        match this.kind {
+            Kind::Struct | Kind::Typedef if this.name != 0 => {
+                if let Some(named) = self.names.at(this.name).and_then(|number| self.named.get_mut(number)) {
+                    let slot = if this.kind == Kind::Struct { &mut named.structure } else { &mut named.typedef };
+                    slot.get_or_insert(id);
+                }
+            }
+            Kind::Enum | Kind::Enum64 => {
+                for at in this.elements() {
+                    let [name, low] = self.words(at)?;
+                    let Some(number) = self.names.at(name) else { continue };
+                    let value = match this.kind {
+                        Kind::Enum64 => {
+                            let [high] = self.words(at + 8)?;
+                            (u64::from(high) << 32 | u64::from(low)).cast_signed()
+                        }
+                        // The flag for signed ones came with Linux 6.0. Without it both readings are possible; this one keeps
+                        // negative values.
+                        _ => i64::from(low.cast_signed()),
+                    };
+                    self.named.get_mut(number).into_iter().for_each(|named| _ = named.enumerator.get_or_insert(value));
+                }
+            }
+            _ => {}
         }
-        if at < self.types.1 { self.type_at(id, at).ok() } else { None }
+        Ok(())
     }
 
-    fn type_at(&self, id: TypeId, at: usize) -> std::result::Result<Type, &'static str> {
-        let common = self.bytes.get(at..self.types.1).and_then(<[u8]>::first_chunk::<12>).ok_or("a type cut off")?;
-        let [name, info, size_or_type] = [0, 4, 8].map(|i| word(common, i).unwrap_or_default());
+    fn get(&mut self, id: TypeId) -> Option<Type> {
+        let index = id.0.checked_sub(1).filter(|index| *index < self.count)?;
+        let mut at = u64::from(*self.checkpoints.get((index / STRIDE) as usize)?);
+        for _ in 0..index % STRIDE {
+            at = self.type_at(at).ok()?.end;
+        }
+        self.type_at(at).ok()
+    }
+
+    fn type_at(&mut self, at: u64) -> Result<Type> {
+        let bad = |what| KernelError::Btf { what, offset: at };
+        let rest = at + 12;
+        if rest > self.types.1 {
+            return Err(bad("a type cut off"));
+        }
+        let [name, info, size_or_type] = self.words(at)?;
         // 5 bits of kind and 16 of length before Linux 7.2; the bits in between were zero.
-        let (number, len) = ((info >> 24 & 0x7f) as usize, (info & 0xff_ffff) as usize);
+        let (number, len) = ((info >> 24 & 0x7f) as usize, u64::from(info & 0xff_ffff));
         let (kind, add, element) = match KINDS.get(number) {
             Some(row) if number != 0 => *row,
             _ => {
                 let more = number.checked_sub(KINDS.len()).and_then(|i| self.more_kinds.get(i));
-                let (add, element) = more.copied().ok_or("a type of unknown kind")?;
+                let (add, element) = more.copied().ok_or_else(|| bad("a type of unknown kind"))?;
                 (Kind::Other, add, element)
             }
         };
-        let rest = at + 12;
         // Far from overflow: 24 bits times 8.
         let end = rest + add + len * element;
         if end > self.types.1 {
-            return Err("a type cut off");
+            return Err(bad("a type cut off"));
         }
-        Ok(Type { id, name, kind, len, flag: info >> 31 == 1, size_or_type, rest, element, end })
+        let (flag, elements) = (info >> 31 == 1, (rest + add, element));
+        Ok(Type { name, kind, len, flag, size_or_type, rest, elements, end })
     }
 
-    fn word(&self, at: usize) -> Option<u32> {
-        word(&self.bytes, at)
+    /// `N` words from `at` on.
+    #[inline]
+    fn words<const N: usize>(&mut self, at: u64) -> Result<[u32; N]> {
+        let bytes = self.ahead.get(self.start.plus(at), N * 4)?.as_chunks::<4>().0;
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(bytes) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+        Ok(words)
     }
-
-    /// Whether the string at `offset` is `name`.
-    fn is_named(&self, offset: u32, name: &str) -> bool {
-        let start = self.strings.0.saturating_add(offset as usize);
-        let text = self.bytes.get(start..self.strings.1).unwrap_or_default();
-        text.strip_prefix(name.as_bytes()).and_then(<[u8]>::first) == Some(&0)
-    }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
 }

@@ -26,7 +26,7 @@ mod version;
 mod virt;
 mod vmcoreinfo;
 
-pub use btf::{Btf, Member, TypeId, TypeName};
+pub use btf::Btf;
 pub use class::{ClassSet, DumpLevel, PageClass, UnknownClass};
 pub use counters::Counters;
 pub use error::{KernelError, Result};

@@ -2,7 +2,7 @@
 
 use crate::error::{KernelError, Result};
 use crate::virt::{VirtAddr, read_failed};
-use coresift_format::{MemoryView, PhysAddr};
+use coresift_format::{MemoryView, PhysAddr, ReadError};
 use std::collections::HashSet;
 
 #[cfg(test)]
@@ -21,6 +21,8 @@ pub struct Level {
 
 /// Index bits of every level: 512 entries of 8 bytes.
 const INDEX_BITS: u32 = 9;
+/// Bytes of a table.
+const TABLE: usize = 8 << INDEX_BITS;
 
 /// x86-64 with 4 levels (Intel SDM volume 3, 4-level paging).
 pub const X86_64_4: &[Level] = &[
@@ -56,6 +58,34 @@ pub struct Paging {
     pub encryption: u64,
 }
 
+/// The tables of the last walk, one a level: nearly all walks go through the same upper ones, and neighbouring pages through the same
+/// last one.
+#[derive(Clone, Debug, Default)]
+pub struct LastTables([LastTable; 5]);
+
+/// A table: its address, and its bytes once one was read.
+#[derive(Clone, Debug, Default)]
+struct LastTable(PhysAddr, Vec<u8>);
+
+impl LastTable {
+    /// The entry at `at`.
+    fn entry(&mut self, view: &mut dyn MemoryView, at: PhysAddr) -> std::result::Result<u64, ReadError> {
+        let Self(table, bytes) = self;
+        let index = at.0 % TABLE as u64;
+        if bytes.is_empty() || table.plus(index) != at {
+            *table = PhysAddr(at.0 - index);
+            bytes.resize(TABLE, 0);
+            if view.read(*table, bytes).is_err() {
+                // Of a page that is there in part, the entry may be there.
+                bytes.clear();
+                let mut entry = [0; 8];
+                return view.read(at, &mut entry).map(|()| u64::from_le_bytes(entry));
+            }
+        }
+        Ok(bytes.as_chunks().0.get(index as usize / 8).map_or(0, |entry| u64::from_le_bytes(*entry)))
+    }
+}
+
 /// A piece of memory mapped by one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
@@ -72,19 +102,16 @@ enum Entry {
 }
 
 impl Paging {
-    /// What maps `addr`.
+    /// What maps `addr`. Reads the tables that are not in `last` already.
     ///
     /// # Errors
     /// The entry that is not present, or the table that cannot be read.
-    pub fn walk(&self, view: &mut dyn MemoryView, addr: VirtAddr) -> Result<Leaf> {
+    pub fn walk(&self, view: &mut dyn MemoryView, addr: VirtAddr, last: &mut LastTables) -> Result<Leaf> {
         let mut table = self.root;
         let mut failed = KernelError::NotMapped { addr, level: "root", entry_at: self.root.0, entry: 0 };
-        for level in self.levels {
-            let index = addr.0 >> level.shift & ((1 << INDEX_BITS) - 1);
-            let at = table.plus(index * 8);
-            let mut bytes = [0; 8];
-            view.read(at, &mut bytes).map_err(|e| read_failed("a page table", addr, e))?;
-            let entry = u64::from_le_bytes(bytes);
+        for (level, last) in self.levels.iter().zip(&mut last.0) {
+            let at = table.plus((addr.0 >> level.shift & ((1 << INDEX_BITS) - 1)) * 8);
+            let entry = last.entry(view, at).map_err(|e| read_failed("a page table", addr, e))?;
             match self.decode(level, entry) {
                 Entry::Absent => {
                     return Err(KernelError::NotMapped { addr, level: level.name, entry_at: at.0, entry });
@@ -111,7 +138,7 @@ impl Paging {
         let mut seen = HashSet::from([self.root]);
         let mut complete = true;
         let mut todo = vec![(self.root, 0usize, 0u64)];
-        let mut bytes = [0u8; 4096];
+        let mut bytes = [0u8; TABLE];
         while let Some((at, depth, base)) = todo.pop() {
             let Some(level) = self.levels.get(depth) else { continue };
             if view.read(at, &mut bytes).is_err() {

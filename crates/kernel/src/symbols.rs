@@ -44,6 +44,9 @@ const SIZES: &[&str] = &["hstate"];
 /// Enumerators whose values are asked for anywhere.
 const ENUMERATORS: &[&str] = &["NR_SLAB_RECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE_B"];
 
+/// The symbols between which BTF stands.
+const BTF: [&str; 2] = ["__start_BTF", "__stop_BTF"];
+
 /// Symbols, and facts about types, found in the dump.
 #[derive(Clone, Debug)]
 pub struct Symbols {
@@ -59,23 +62,38 @@ struct Types {
     enumerators: HashMap<&'static str, u64>,
 }
 
+impl Types {
+    fn read(symbols: &HashMap<&'static str, VirtAddr>, memory: &mut dyn VirtualMemory) -> Result<Self> {
+        let at = |name: &str| {
+            let missing =
+                || KernelError::MissingKey { key: name.to_owned(), purpose: "reading the kernel's own types" };
+            symbols.get(name).copied().ok_or_else(missing)
+        };
+        let [start, stop] = BTF;
+        let of_members = MEMBERS.iter().flat_map(|member| [member.0, member.1]);
+        let names: Vec<&str> = of_members.chain(SIZES.iter().chain(ENUMERATORS).copied()).collect();
+        let mut btf = Btf::read(memory, at(start)?, at(stop)?, &names)?;
+        Ok(Self {
+            members: MEMBERS.iter().filter_map(|m| Some((*m, btf.offset_of(m.0, m.1)?))).collect(),
+            sizes: SIZES.iter().filter_map(|name| Some((*name, btf.size_of(name)?))).collect(),
+            enumerators: ENUMERATORS
+                .iter()
+                .filter_map(|name| Some((*name, u64::try_from(btf.enumerator(name)?).ok()?)))
+                .collect(),
+        })
+    }
+}
+
 impl Symbols {
     /// Looks up all names in the kallsyms of the dump.
     ///
     /// # Errors
     /// The dump has no kallsyms that can be found (before Linux 6.0), or they cannot be read.
     pub fn open(info: &VmcoreInfo, memory: &mut dyn VirtualMemory) -> Result<Self> {
-        let table = Kallsyms::open(info, memory)?;
-        let found = table.lookup(memory, NAMES)?.into_iter().map(|(name, symbol)| (name, symbol.address)).collect();
-        let types = Btf::open(&table, memory).map(|btf| Types {
-            members: MEMBERS.iter().filter_map(|m| Some((*m, btf.offset_of(m.0, m.1)?))).collect(),
-            sizes: SIZES.iter().filter_map(|name| Some((*name, btf.size_of(name)?))).collect(),
-            enumerators: ENUMERATORS
-                .iter()
-                .zip(btf.enumerators(ENUMERATORS))
-                .filter_map(|(name, value)| Some((*name, u64::try_from(value?).ok()?)))
-                .collect(),
-        });
+        let wanted: Vec<&'static str> = NAMES.iter().chain(&BTF).copied().collect();
+        let (_, symbols) = Kallsyms::open(info, memory, &wanted)?;
+        let found: HashMap<_, _> = symbols.into_iter().map(|(name, symbol)| (name, symbol.address)).collect();
+        let types = Types::read(&found, memory);
         Ok(Self { found, types })
     }
 

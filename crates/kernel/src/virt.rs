@@ -1,9 +1,14 @@
 //! Kernel virtual memory: addresses, and reading through the page tables.
 
 use crate::error::{KernelError, Result};
-use crate::paging::{Leaf, Paging};
+use crate::paging::{LastTables, Leaf, Paging};
 use coresift_format::{MemoryView, PhysAddr, PhysicalMemory, ReadError};
 use std::fmt;
+
+mod ahead;
+pub(crate) use ahead::ReadAhead;
+#[cfg(test)]
+mod tests;
 
 /// A kernel virtual address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,21 +57,26 @@ pub trait VirtualMemory {
     }
 }
 
-/// Translations a reader remembers, by the low bits of the page number.
+/// Leaves a reader remembers.
 const TLB_SLOTS: usize = 64;
+/// Shifts by which an address has its slots: small leaves by the number of their page, large ones by that of their 2 MiB. Reading
+/// on through a large leaf, as through the kernel's read-only data, takes one walk; by pages it took 1,200 for the types.
+const TLB_SHIFTS: [u32; 2] = [12, 21];
 
 /// One thread's way into kernel virtual memory.
 pub struct KernelReader<'a> {
     view: Box<dyn MemoryView + 'a>,
     paging: &'a Paging,
+    /// First address and leaf.
     tlb: [Option<(u64, Leaf)>; TLB_SLOTS],
+    tables: LastTables,
 }
 
 impl<'a> KernelReader<'a> {
     /// A reader of `memory` through the page tables `paging`.
     #[must_use]
     pub fn new(memory: &'a dyn PhysicalMemory, paging: &'a Paging) -> Self {
-        Self { view: memory.view(), paging, tlb: [None; TLB_SLOTS] }
+        Self { view: memory.view(), paging, tlb: [None; TLB_SLOTS], tables: LastTables::default() }
     }
 
     /// The physical address of `addr`, and how many bytes from there on are contiguous in the same leaf.
@@ -74,13 +84,18 @@ impl<'a> KernelReader<'a> {
     /// # Errors
     /// An entry of the walk is not present or cannot be read.
     pub fn translate(&mut self, addr: VirtAddr) -> Result<(PhysAddr, u64)> {
-        let page = addr.0 >> 12;
-        let leaf = match self.tlb.get(page as usize % TLB_SLOTS) {
-            Some(Some((tag, leaf))) if *tag == page => *leaf,
-            _ => {
-                let leaf = self.paging.walk(self.view.as_mut(), addr)?;
-                if let Some(slot) = self.tlb.get_mut(page as usize % TLB_SLOTS) {
-                    *slot = Some((page, leaf));
+        let slot = |shift: u32| (addr.0 >> shift) as usize % TLB_SLOTS;
+        let known = TLB_SHIFTS.iter().find_map(|shift| {
+            let (start, leaf) = (*self.tlb.get(slot(*shift))?)?;
+            (addr.0 & !(leaf.bytes - 1) == start).then_some(leaf)
+        });
+        let leaf = match known {
+            Some(leaf) => leaf,
+            None => {
+                let leaf = self.paging.walk(self.view.as_mut(), addr, &mut self.tables)?;
+                let shift = TLB_SHIFTS.iter().rfind(|shift| leaf.bytes >> **shift != 0).copied().unwrap_or_default();
+                if let Some(slot) = self.tlb.get_mut(slot(shift)) {
+                    *slot = Some((addr.0 & !(leaf.bytes - 1), leaf));
                 }
                 leaf
             }
@@ -115,7 +130,7 @@ impl VirtualMemory for KernelReader<'_> {
         let mut at = addr;
         let mut rest = buf;
         while !rest.is_empty() {
-            let (phys, have) = self.translate(at)?;
+            let (phys, have) = self.contiguous(at, rest.len() as u64)?;
             let n = rest.len().min(usize::try_from(have).unwrap_or(usize::MAX));
             let (head, tail) = rest.split_at_mut(n);
             self.view.read(phys, head).map_err(|source| read_failed("kernel memory", at, source))?;

@@ -1,11 +1,11 @@
 //! Writes a synthetic machine as an ELF core, or as a kdump file (`FILE.kdump`) or flattened (`FILE.flat`): `cargo run -p coresift-synth --example write -- 6.12 FILE [WHAT]`.
 //!
-//! WHAT is nothing (the base machine, 1 MiB), a file of population lines (64 MiB of RAM from 16 MiB on), or `huge:GIB:MIX` with a mix of
-//! `server`, `huge-pages` or `fragmented`, and `+scan` behind it for a machine with hardly a page to keep.
+//! WHAT is nothing (the base machine, 1 MiB), a file of population lines (64 MiB of RAM from 16 MiB on), or `huge:GIB:MIX` with one of the
+//! mixes of [`coresift_synth::huge::MIXES`].
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a tool for whoever tests by hand")]
 
 use coresift_synth::flat::Flatten;
-use coresift_synth::huge::{Mix, huge};
+use coresift_synth::huge::{MIXES, named};
 use coresift_synth::{Image, KernelLayout, Machine};
 
 fn image(layout: KernelLayout, what: Option<String>) -> Image {
@@ -15,15 +15,8 @@ fn image(layout: KernelLayout, what: Option<String>) -> Image {
         return Machine::new(layout).ram(0x1000..0x5000).pages(&text).build();
     };
     let (gib, mix) = spec.split_once(':').expect("huge:GIB:MIX");
-    let (name, scan) = mix.strip_suffix("+scan").map_or((mix, false), |m| (m, true));
-    let mix = match name {
-        "server" => Mix::server(),
-        "huge-pages" => Mix::huge_pages(),
-        "fragmented" => Mix::fragmented(),
-        other => panic!("no mix is called {other}"),
-    };
-    let mix = if scan { mix.no_kernel_pages() } else { mix };
-    huge(layout, gib.parse::<u64>().expect("a number of GiB") << 30, &mix)
+    let gib = gib.parse().expect("a number of GiB");
+    named(layout, gib, mix).unwrap_or_else(|| panic!("no mix is called {mix}; there are {MIXES}"))
 }
 
 fn main() {

@@ -132,8 +132,8 @@ impl<'a> Elf<'a> {
         let mut notes: Vec<Note> =
             (0..image.cpus).map(|cpu| Note::prstatus(cpu, rip, image.symbols["init_task"])).collect();
         notes.push(Note::vmcoreinfo(&image.vmcoreinfo));
-        // Sections that repeat templates have one another's bytes in the file, too.
-        let tail = image.tail.map_or(u64::MAX, |t| t.first);
+        // Sections whose contents repeat have one another's bytes in the file, too.
+        let (tail, period) = image.tail.as_ref().map_or((u64::MAX, SECTION_PAGES), |t| (t.first, t.period()));
         let mut segments = Vec::new();
         let mut shared = None;
         for r in image.ram() {
@@ -145,8 +145,8 @@ impl<'a> Elf<'a> {
             if r.start < tail {
                 push(r.start..r.end.min(tail), None);
             }
-            for start in (r.start.max(tail)..r.end).step_by(SECTION_PAGES as usize) {
-                let i = push(start..start + SECTION_PAGES, shared);
+            for start in (r.start.max(tail)..r.end).step_by(period as usize) {
+                let i = push(start..(start + period).min(r.end), shared);
                 shared.get_or_insert(i);
             }
         }
@@ -170,8 +170,9 @@ impl<'a> Elf<'a> {
         let already =
             self.segments.first().is_some_and(|s| s.vaddr >= START_KERNEL_MAP && s.vaddr == self.image.image_virt);
         if !already {
-            self.segments
-                .insert(0, Segment::new(image.start * PAGE, self.image.image_virt, (image.end - image.start) * PAGE));
+            let segment = Segment::new(image.start * PAGE, self.image.image_virt, (image.end - image.start) * PAGE);
+            self.segments.insert(0, segment);
+            self.segments.iter_mut().filter_map(|s| s.shares.as_mut()).for_each(|number| *number += 1);
         }
         self
     }

@@ -11,7 +11,7 @@
 
 use crate::image::Image;
 use crate::layout::KernelLayout;
-use crate::machine::{Machine, Tail};
+use crate::machine::{Contents, Machine, Tail};
 use crate::memmap::SECTION_PAGES;
 use crate::paging::Leaf;
 use crate::population::Population;
@@ -122,8 +122,28 @@ pub fn huge(layout: KernelLayout, ram_bytes: u64, mix: &Mix) -> Image {
         .pages("@0x4000 16384 buddy order=10 content=zero")
         .linear_leaf(Leaf::G1)
         .vmemmap_leaf(Leaf::M2)
-        .tail(Tail { sections: assigned, templates, filler })
+        .tail(Tail { sections: assigned, templates, contents: Contents::OfSection(filler) })
         .build()
+}
+
+/// Names of mixes, as [`named`] knows them.
+pub const MIXES: &str = "real, claim (of which only 8 GiB are used), server, huge-pages, fragmented, and +scan behind one of the latter \
+                         three for a machine with hardly a page to keep";
+
+/// A machine with so many GiB of RAM and the mix of that name; `None` for a name that is none of [`MIXES`].
+#[must_use]
+pub fn named(layout: KernelLayout, gib: u64, mix: &str) -> Option<Image> {
+    const CLAIM_USED: u64 = 8 << 30;
+    let (name, scan) = mix.strip_suffix("+scan").map_or((mix, false), |name| (name, true));
+    let shares = match name {
+        "real" if !scan => return Some(crate::real::real(layout, gib << 30, None)),
+        "claim" if !scan => return Some(crate::real::real(layout, gib << 30, Some(CLAIM_USED))),
+        "server" => Mix::server(),
+        "huge-pages" => Mix::huge_pages(),
+        "fragmented" => Mix::fragmented(),
+        _ => return None,
+    };
+    Some(huge(layout, gib << 30, &if scan { shares.no_kernel_pages() } else { shares }))
 }
 
 /// A kind for a section, by weight; gigantic pages only if asked for.
@@ -143,7 +163,7 @@ fn pick(mix: &Mix, section: u64, gigantic: bool) -> SectionKind {
     SectionKind::Free
 }
 
-fn random(seed: u64) -> u64 {
+pub(crate) fn random(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

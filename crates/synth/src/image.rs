@@ -1,6 +1,7 @@
 //! A built machine: its memory, what it says of itself, and what is true of each page.
 
 use crate::layout::KernelLayout;
+use crate::machine::Contents;
 use crate::population::CLASSES;
 use crate::ram::{Filler, Page, fill};
 use crate::{PAGE, SECTION_PAGES, elf, kdump};
@@ -31,6 +32,19 @@ impl Truth {
             Some(last) if last.1 == class && last.0.end == start => last.0.end = end,
             _ => self.runs.push((start..end, class)),
         }
+    }
+
+    /// The same, with the kernel's pages that `zero` says hold nothing set apart.
+    pub(crate) fn with_zeros(self, zero: impl Fn(u64) -> bool) -> Self {
+        let mut out = Self { runs: Vec::with_capacity(self.runs.len()), tail: self.tail };
+        for (pfns, class) in self.runs {
+            if class == "kernel" {
+                pfns.for_each(|pfn| out.push(pfn, pfn + 1, if zero(pfn) { "zero" } else { class }));
+            } else {
+                out.push(pfns.start, pfns.end, class);
+            }
+        }
+        out
     }
 
     /// The class of a page frame; `"hole"` beyond the end.
@@ -93,12 +107,27 @@ impl Truth {
 }
 
 /// Contents of the sections that repeat templates.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct TailPages {
     /// First page frame of the first such section.
     pub first: u64,
-    /// What a page at that place of a section holds.
-    pub filler: fn(u64) -> Filler,
+    /// What they hold.
+    pub contents: Contents,
+}
+
+impl TailPages {
+    /// Pages after which contents repeat.
+    pub fn period(&self) -> u64 {
+        self.contents.period() * SECTION_PAGES
+    }
+
+    /// The place of a page frame among those whose contents repeat.
+    fn place(&self, pfn: u64) -> u64 {
+        match &self.contents {
+            Contents::OfSection(_) => pfn % SECTION_PAGES,
+            Contents::OfTurn { .. } => (pfn - self.first) % self.period(),
+        }
+    }
 }
 
 /// A built machine.
@@ -148,8 +177,11 @@ impl Image {
         if !self.ram.iter().any(|r| r.contains(&pfn)) {
             return page;
         }
-        match self.tail.filter(|t| pfn >= t.first) {
-            Some(tail) => fill(pfn % SECTION_PAGES, (tail.filler)(pfn % SECTION_PAGES), &mut page),
+        match self.tail.as_ref().filter(|t| pfn >= t.first) {
+            Some(tail) => {
+                let at = tail.place(pfn);
+                fill(at, tail.contents.filler(at), &mut page);
+            }
             None => {
                 let filler = self.fillers.iter().find(|(r, _)| r.contains(&pfn)).map_or(self.unnamed, |f| f.1);
                 fill(pfn, filler, &mut page);

@@ -53,6 +53,7 @@ mod paging;
 mod population;
 mod printk;
 mod ram;
+pub mod real;
 mod sparse;
 mod symbols;
 mod vmcoreinfo;

@@ -48,8 +48,43 @@ pub(crate) struct Tail {
     pub sections: Vec<(u64, usize)>,
     /// Populations of each template, in page frames from the start of its section; they name every page.
     pub templates: Vec<Vec<Population>>,
-    /// What a page at that place of a section holds, whichever section it is.
-    pub filler: fn(u64) -> Filler,
+    /// What its pages hold.
+    pub contents: Contents,
+}
+
+/// What the pages of a tail hold.
+#[derive(Clone, Debug)]
+pub(crate) enum Contents {
+    /// By their place in their section, whichever section it is.
+    OfSection(fn(u64) -> Filler),
+    /// By their place in the turn of so many sections that they are in: only the `kept` places hold anything.
+    OfTurn {
+        /// Sections of a turn.
+        sections: u64,
+        /// Runs of page numbers from the start of a turn, ascending.
+        kept: Vec<Range<u64>>,
+    },
+}
+
+impl Contents {
+    /// Sections after which contents repeat.
+    pub fn period(&self) -> u64 {
+        match self {
+            Self::OfSection(_) => 1,
+            Self::OfTurn { sections, .. } => *sections,
+        }
+    }
+
+    /// What the page number `at` of a period holds.
+    pub fn filler(&self, at: u64) -> Filler {
+        match self {
+            Self::OfSection(filler) => filler(at),
+            Self::OfTurn { kept, .. } => match kept.get(kept.partition_point(|r| r.end <= at)) {
+                Some(run) if run.contains(&at) => crate::real::filler(at),
+                _ => Filler::Zero,
+            },
+        }
+    }
 }
 
 impl Machine {

@@ -111,6 +111,8 @@ pub(crate) enum Filler {
     Text,
     /// Pointers and small numbers, as in kernel structures and heaps.
     Words,
+    /// The same, in an eighth of the page: the rest is zero, as in page tables and young slabs.
+    Few,
     /// Bytes no codec can shrink.
     Noise,
     /// The same words in every page of this kind.
@@ -147,6 +149,13 @@ pub(crate) fn fill(pfn: u64, filler: Filler, page: &mut Page) {
                     _ => 0xffff_8880_0000_0000 | (r >> 32 & !7),
                 };
                 chunk.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        Filler::Few => {
+            page.fill(0);
+            for _ in 0..64 {
+                let at = (next() % (PAGE / 8) * 8) as usize;
+                page[at..at + 8].copy_from_slice(&(0xffff_8880_0000_0000 | (next() >> 32 & !7)).to_le_bytes());
             }
         }
         Filler::Noise => {

@@ -1,3 +1,4 @@
+use super::names::NamesEnd;
 use super::*;
 use proptest::prelude::*;
 
@@ -92,9 +93,14 @@ impl Image {
     }
 
     fn open(&self) -> (Result<Kallsyms>, Piece) {
-        let mut memory = Piece::new(&self.bytes);
-        (Kallsyms::open(&VmcoreInfo::parse(self.info.as_bytes()), &mut memory), memory)
+        (open(&self.info, &self.bytes), Piece::new(&self.bytes))
     }
+}
+
+fn open(info: &str, bytes: &[u8]) -> Result<Kallsyms> {
+    let (tables, found) = Kallsyms::open(&VmcoreInfo::parse(info.as_bytes()), &mut Piece::new(bytes), &["_text"])?;
+    assert!(found.is_empty() || found["_text"].address == VirtAddr(BASE) && found.len() == 1);
+    Ok(tables)
 }
 
 fn tokens(name: &str) -> Vec<u8> {
@@ -197,18 +203,18 @@ fn what_is_missing_or_contradicts_itself_is_said() {
         "kallsyms_offsets",
     ] {
         let info = good.info.replace(&format!("SYMBOL({key})"), "SYMBOL(other)");
-        let error = Kallsyms::open(&VmcoreInfo::parse(info.as_bytes()), &mut Piece::new(&good.bytes)).unwrap_err();
+        let error = open(&info, &good.bytes).unwrap_err();
         assert!(error.to_string().contains(key), "{error}");
     }
     let info = good.info.replace(&format!("SYMBOL(_stext)={BASE:x}"), "SYMBOL(_stext)=ffffffff81000040");
-    let error = Kallsyms::open(&VmcoreInfo::parse(info.as_bytes()), &mut Piece::new(&good.bytes)).unwrap_err();
+    let error = open(&info, &good.bytes).unwrap_err();
     assert!(error.to_string().contains("no known coding"), "{error}");
     // The pages with the end of the names were left out of the dump.
     let names = good.bytes.len() / 4096 * 4096 - 4096;
-    assert!(Kallsyms::open(&VmcoreInfo::parse(good.info.as_bytes()), &mut Piece::new(&good.bytes[..names])).is_err());
+    assert!(open(&good.info, &good.bytes[..names]).is_err());
     let mut zero = good.bytes.clone();
     zero[2000..].fill(0);
-    assert!(Kallsyms::open(&VmcoreInfo::parse(good.info.as_bytes()), &mut Piece::new(&zero)).is_err());
+    assert!(open(&good.info, &zero).is_err());
 }
 
 proptest! {

@@ -74,7 +74,7 @@ fn every_level_that_may_end_a_walk_does() {
             let virt = 0xffff_8123_4567_8000;
             let frame = 0x000a_bcde_f000_0000 & !((1 << level.shift) - 1) & FRAME;
             tables.map(levels, virt, frame, level.shift, 0);
-            let leaf = paging(levels).walk(&mut tables, VirtAddr(virt + 0x123)).unwrap();
+            let leaf = paging(levels).walk(&mut tables, VirtAddr(virt + 0x123), &mut LastTables::default()).unwrap();
             assert_eq!(leaf, Leaf { frame: PhysAddr(frame), bytes: 1 << level.shift }, "{}", level.name);
         }
     }
@@ -90,7 +90,7 @@ fn an_entry_that_is_not_present_is_named_with_its_level_and_place() {
         let index = virt.0 >> level.shift & 511;
         // All bits but the present one: a swapped page looks like that.
         tables.set(table, index as usize, 0xffff_ffff_ffff_fffe);
-        let error = paging(X86_64_4).walk(&mut tables, virt).unwrap_err();
+        let error = paging(X86_64_4).walk(&mut tables, virt, &mut LastTables::default()).unwrap_err();
         let KernelError::NotMapped { level: named, entry_at, entry, .. } = error else { panic!("{error}") };
         assert_eq!((named, entry_at, entry), (level.name, table * 4096 + index * 8, 0xffff_ffff_ffff_fffe));
     }
@@ -100,7 +100,7 @@ fn an_entry_that_is_not_present_is_named_with_its_level_and_place() {
 fn a_table_outside_the_dump_is_a_read_error() {
     let mut tables = Tables::new();
     tables.set(1, 0, 0x7_7000 | 0x63);
-    let error = paging(X86_64_4).walk(&mut tables, VirtAddr(0)).unwrap_err();
+    let error = paging(X86_64_4).walk(&mut tables, VirtAddr(0), &mut LastTables::default()).unwrap_err();
     assert!(matches!(error, KernelError::Read { .. }), "{error}");
 }
 
@@ -113,7 +113,10 @@ fn the_size_bit_above_the_levels_that_have_it_is_no_leaf() {
         let index = (virt >> levels[0].shift & 511) as usize;
         let entry = tables.pages[&1][index];
         tables.set(1, index, entry | LARGE);
-        assert_eq!(paging(levels).walk(&mut tables, VirtAddr(virt)).unwrap().frame, PhysAddr(0x9000));
+        assert_eq!(
+            paging(levels).walk(&mut tables, VirtAddr(virt), &mut LastTables::default()).unwrap().frame,
+            PhysAddr(0x9000)
+        );
     }
 }
 
@@ -126,8 +129,14 @@ fn c40_the_encryption_bit_is_no_part_of_an_address_and_all_others_are() {
             let virt = 0xffff_c900_4000_0000;
             tables.map(X86_64_4, virt, 0x40_0000_0000, shift, mask);
             let with = Paging { encryption: mask, ..paging(X86_64_4) };
-            assert_eq!(with.walk(&mut tables, VirtAddr(virt)).unwrap().frame, PhysAddr(0x40_0000_0000));
-            assert!(paging(X86_64_4).walk(&mut tables, VirtAddr(virt)).is_err(), "without it the tables are elsewhere");
+            assert_eq!(
+                with.walk(&mut tables, VirtAddr(virt), &mut LastTables::default()).unwrap().frame,
+                PhysAddr(0x40_0000_0000)
+            );
+            assert!(
+                paging(X86_64_4).walk(&mut tables, VirtAddr(virt), &mut LastTables::default()).is_err(),
+                "without it the tables are elsewhere"
+            );
         }
     }
 }
@@ -137,7 +146,7 @@ fn attribute_bits_of_large_leaves_are_no_address() {
     // Bit 12 of a large leaf is PAT; NX and the protection key are above the address.
     let mut tables = Tables::new();
     tables.map(X86_64_4, 0xffff_8880_0020_0000, 0x60_0000 | 1 << 12, 21, 1 << 63 | 0xf << 59);
-    let leaf = paging(X86_64_4).walk(&mut tables, VirtAddr(0xffff_8880_0020_0000)).unwrap();
+    let leaf = paging(X86_64_4).walk(&mut tables, VirtAddr(0xffff_8880_0020_0000), &mut LastTables::default()).unwrap();
     assert_eq!(leaf, Leaf { frame: PhysAddr(0x60_0000), bytes: 2 << 20 });
 }
 
@@ -222,7 +231,7 @@ proptest! {
         let paging = paging(levels);
         for (virt, leaf) in &expected {
             for inside in [0, leaf.bytes / 2, leaf.bytes - 1] {
-                prop_assert_eq!(paging.walk(&mut tables, VirtAddr(virt + inside)).unwrap(), *leaf);
+                prop_assert_eq!(paging.walk(&mut tables, VirtAddr(virt + inside), &mut LastTables::default()).unwrap(), *leaf);
             }
         }
         let (seen, leaves, whole) = walk(&paging, &mut tables, 1 << 20);
@@ -246,7 +255,7 @@ proptest! {
             tables.set(table, index, entry);
         }
         for levels in [X86_64_4, X86_64_5] {
-            let _ = paging(levels).walk(&mut tables, VirtAddr(addr));
+            let _ = paging(levels).walk(&mut tables, VirtAddr(addr), &mut LastTables::default());
             let mut count = 0;
             paging(levels).walk_kernel(&mut tables, 1000, &mut |_| count += 1, &mut |_, _| {});
             prop_assert!(count <= 5);

@@ -36,7 +36,9 @@ fn every_symbol_and_offset_is_right(release: &str, coding: Coding) {
         let input = Input::open(&folder.join("vmcore")).unwrap();
         let kernel = Kernel::open(&input, input.vmcoreinfo().unwrap()).unwrap();
         let mut reader = kernel.reader(input.memory());
-        let symbols = Kallsyms::open(&kernel.info, &mut reader).unwrap();
+        let (symbols, btf) =
+            Kallsyms::open(&kernel.info, &mut reader, &["__start_BTF", "__stop_BTF", "no such symbol"]).unwrap();
+        assert_eq!(btf.len(), 2);
         assert_eq!(symbols.coding(), coding);
 
         let shift = kernel.info.plain_hex("KERNELOFFSET").unwrap().unwrap();
@@ -60,10 +62,14 @@ fn every_symbol_and_offset_is_right(release: &str, coding: Coding) {
             assert_eq!(symbols.symbol_at(&mut reader, at.plus(3)).unwrap(), Some((name.to_owned(), 3)));
         }
 
-        let btf = Btf::open(&symbols, &mut reader).unwrap();
+        let info = String::from_utf8_lossy(input.vmcoreinfo().unwrap());
+        let mut names: Vec<&str> = info.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        names.extend(["NR_FREE_PAGES", "no such enumerator"]);
+        let (start, stop) = (btf["__start_BTF"].address, btf["__stop_BTF"].address);
+        let mut btf = Btf::read(&mut reader, start, stop, &names).unwrap();
         assert!(btf.problem().is_none());
         let (mut same, mut absent) = (0, Vec::new());
-        for line in String::from_utf8_lossy(input.vmcoreinfo().unwrap()).lines() {
+        for line in info.lines() {
             let Some((key, value)) = line.split_once(")=") else { continue };
             let found = if let Some(key) = key.strip_prefix("OFFSET(") {
                 let (name, path) = key.split_once('.').unwrap();
@@ -82,7 +88,7 @@ fn every_symbol_and_offset_is_right(release: &str, coding: Coding) {
             }
         }
         assert!(same > 40, "{same}");
-        let values = btf.enumerators(&["PG_lru", "NR_FREE_PAGES", "no such enumerator"]);
+        let values = ["PG_lru", "NR_FREE_PAGES", "no such enumerator"].map(|name| btf.enumerator(name));
         assert_eq!(values, [kernel.info.number("PG_lru").unwrap(), Some(0), None]);
         eprintln!(
             "{}: {checked} of {} symbols, {} types, {same} sizes and offsets as VMCOREINFO has them, not in BTF: {absent:?}",
@@ -113,7 +119,7 @@ fn linux_5_10_does_not_say_where_its_symbols_are() {
     for folder in cores("5.10") {
         let input = Input::open(&folder.join("vmcore")).unwrap();
         let kernel = Kernel::open(&input, input.vmcoreinfo().unwrap()).unwrap();
-        let error = Kallsyms::open(&kernel.info, &mut kernel.reader(input.memory())).unwrap_err();
+        let error = Kallsyms::open(&kernel.info, &mut kernel.reader(input.memory()), &[]).unwrap_err();
         assert!(matches!(error, KernelError::MissingKey { .. }), "{error}");
     }
 }

@@ -130,7 +130,7 @@ impl Machine {
             pages: ram.pages,
             fillers,
             unnamed: self.unnamed,
-            tail: self.tail.map(|t| TailPages { first: t.sections[0].0 * SECTION_PAGES, filler: t.filler }),
+            tail: self.tail.map(|t| TailPages { first: t.sections[0].0 * SECTION_PAGES, contents: t.contents }),
         }
     }
 
@@ -397,7 +397,13 @@ impl Tail {
 
     fn truths(&self, layout: &KernelLayout) -> Vec<Truth> {
         let whole = 0..SECTION_PAGES;
-        let truths = self.templates.iter().map(|t| class_runs(layout, std::slice::from_ref(&whole), t, |_| false));
+        // Where contents go by the place in a turn, each template has one place in it; that of free memory has no content to tell.
+        let period = self.contents.period();
+        let truths = self.templates.iter().enumerate().map(|(number, template)| {
+            let truth = class_runs(layout, std::slice::from_ref(&whole), template, |_| false);
+            let start = number as u64 % period * SECTION_PAGES;
+            truth.with_zeros(|at| self.contents.filler(start + at) == Filler::Zero)
+        });
         truths.collect()
     }
 
