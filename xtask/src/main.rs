@@ -11,10 +11,12 @@ mod bench;
 mod debian;
 mod demo;
 mod fixture;
+mod instructions;
 mod lab;
 mod peers;
 mod sections;
 mod shell;
+mod synthetic;
 mod test;
 
 use anyhow::{Result, bail};
@@ -55,9 +57,24 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "bench",
-        arguments: "CORE [--quick]",
-        about: "our program and makedumpfile on one core in turn: time, memory, stages; dated record",
+        arguments: "CORE... [--quick|--memory]",
+        about: "our program and makedumpfile on the same cores in turn: time, memory, stages; dated record",
         run: bench::run,
+    },
+    Command {
+        name: "machine",
+        arguments: "LAYOUT:GIB:MIX",
+        about: "make the core of a synthetic machine, of up to 32 TiB, in target/synth",
+        run: synthetic::run,
+    },
+    Command {
+        name: "instructions",
+        arguments: "[--record]",
+        about: "instruction counts of a few dumps under valgrind, against xtask/instructions.txt",
+        run: |arguments| match instructions::run(arguments) {
+            Err(error) => debian::exit_code(Err(error)),
+            code => code,
+        },
     },
     Command {
         name: "sections",

@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn the_real_mix_is_scanned_as_the_runs_it_was_made_of() {
         for name in ["6.1", "6.12", "7.1"] {
-            let image = real::real(KernelLayout::get(name), 6 << 30, None);
+            let image = real::real(KernelLayout::get(name), 6 << 30, None, false);
             let mut elf = image.elf();
             // Only the struct pages are needed, which are in the first section.
             for segment in elf.segments.iter_mut().filter(|s| s.paddr >= 1 << 32) {

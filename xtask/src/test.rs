@@ -8,7 +8,7 @@
 use crate::debian::Skipped;
 use crate::lab::{self, Outcome};
 use crate::peers::{check, install};
-use crate::{audit, fixture, peers, shell};
+use crate::{audit, fixture, instructions, peers, shell};
 use anyhow::{Context, Result, bail, ensure};
 use std::cell::OnceCell;
 use std::io::{BufRead, BufReader, Read};
@@ -54,6 +54,7 @@ const STEPS: &[Step] = &[
     Step { name: "doc tests", run: |_| count(cargo_command(&["test", "--workspace", "--doc", "--locked"]), LIBTEST) },
     Step { name: "bundled dump: filtered with every codec, every page through libkdumpfile", run: |_| bundled_pages() },
     Step { name: "bundled dump: the pages that makedumpfile keeps", run: |_| bundled_sets() },
+    Step { name: "instruction counts", run: |_| instructions::step().map(|()| ONE) },
     Step { name: "a real kernel, crashed and dumped in its capture kernel", run: crash },
     Step { name: "real kernel: every kept page through libkdumpfile", run: |s| on_crash(s, "python", check_pages) },
     Step { name: "real kernel: the pages that makedumpfile keeps", run: |s| on_crash(s, "makedumpfile", check_set) },

@@ -39,11 +39,12 @@ fn amounts(report: &Report) -> String {
     );
     let _infallible = writeln!(
         out,
-        "The dump is {:.1} % of the {} of memory; {} pages kept, {} of them zero",
+        "The dump is {:.1} % of the {} of memory; {} pages kept, {} of them zero, {} the same as another",
         percent(report.bytes_out, input_size),
         bytes(input_size),
         count(report.kept_pages),
         count(report.zero_pages),
+        count(report.shared_pages),
     );
     for stage in &report.stages {
         let per_second = |amount, unit: fn(u64) -> String| {

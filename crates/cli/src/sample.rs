@@ -22,6 +22,7 @@ pub fn report() -> Report {
         ram_pages: 0x22b04,
         kept_pages: 0xaae4,
         zero_pages: 0x12b3,
+        shared_pages: 5_012,
         classes: vec![
             class("kernel", 20_000, 0, false, Some("what no other class claims")),
             class("slab", 10_000, 0, false, Some("page type slab (VMCOREINFO)")),

@@ -5,8 +5,9 @@
 //! begins again. The copy goes on meanwhile; on a target without a medium (tmpfs, /dev/null) a sync costs nothing.
 
 use crate::budget::WORKER_STACK;
+use crate::lock::{Held, Lock};
 use crate::target::{Output, WriteFailed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,46 +31,92 @@ pub struct Descriptors {
 
 struct Shared {
     output: Arc<Output>,
-    state: Mutex<State>,
+    state: Lock<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Runs of encoded descriptors whose data are written, by file offset.
-    waiting: Vec<(u64, Vec<u8>)>,
+    /// Descriptors whose data are written.
+    waiting: Encoded,
+    /// Empty, with the room of those written last.
+    spare: Encoded,
+    /// Bytes of descriptors that are not in the file: those that wait, and those being written.
     bytes: usize,
     closing: bool,
     failed: Option<WriteFailed>,
+}
+
+/// Encoded descriptors, one run behind the other.
+#[derive(Debug, Default)]
+pub struct Encoded {
+    runs: Vec<EncodedRun>,
+    raw: Vec<u8>,
+}
+
+/// Descriptors of neighbouring pages.
+#[derive(Clone, Copy, Debug)]
+struct EncodedRun {
+    /// File offset.
+    at: u64,
+    /// Where they are in [`Encoded::raw`].
+    start: usize,
+    end: usize,
+}
+
+impl Encoded {
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.runs.clear();
+        self.raw.clear();
+    }
+
+    /// Adds the descriptor `raw`, which belongs at file offset `at`.
+    pub fn push(&mut self, at: u64, raw: &[u8]) {
+        let start = self.raw.len();
+        self.raw.extend_from_slice(raw);
+        let end = self.raw.len();
+        match self.runs.last_mut() {
+            Some(run) if run.at + (run.end - run.start) as u64 == at => run.end = end,
+            _ => self.runs.push(EncodedRun { at, start, end }),
+        }
+    }
+
+    fn bytes(&self, run: EncodedRun) -> &[u8] {
+        self.raw.get(run.start..run.end).unwrap_or_default()
+    }
 }
 
 impl Descriptors {
     /// An empty table for the file `output`.
     #[must_use]
     pub fn new(output: Arc<Output>) -> Self {
-        let shared = Arc::new(Shared { output, state: Mutex::default(), changed: Condvar::new() });
+        let shared =
+            Arc::new(Shared { output, state: Lock::new("descriptors", State::default()), changed: Condvar::new() });
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("descriptors".to_owned()).stack_size(WORKER_STACK);
         Self { shared, thread: thread.spawn(move || worker.work()).ok() }
     }
 
-    /// Takes the descriptors `raw`, which belong at file offset `at` and whose data are written.
-    pub fn queue(&self, at: u64, raw: Vec<u8>) {
-        let mut state = self.shared.lock();
-        state.bytes += raw.len();
-        match state.waiting.last_mut() {
-            Some((start, bytes)) if *start + bytes.len() as u64 == at => bytes.extend_from_slice(&raw),
-            _ => state.waiting.push((at, raw)),
+    /// Takes descriptors whose data are written.
+    pub fn queue(&self, descriptors: &Encoded) {
+        let mut state = self.shared.state.hold();
+        let worth_it = state.bytes >= WORTH_A_SYNC;
+        state.bytes += descriptors.raw.len();
+        for run in &descriptors.runs {
+            state.waiting.push(run.at, descriptors.bytes(*run));
         }
         if state.bytes >= WORTH_A_SYNC {
             if self.thread.is_none() {
                 self.shared.settle(state);
                 return;
             }
-            self.shared.changed.notify_all();
+            if !worth_it {
+                self.shared.changed.notify_all();
+            }
         }
         while state.bytes >= MAX_WAITING && state.failed.is_none() {
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.state.wait(&self.shared.changed, state);
         }
     }
 
@@ -78,7 +125,7 @@ impl Descriptors {
     /// # Errors
     /// The target is full or cannot be written.
     pub fn check(&self) -> Result<(), WriteFailed> {
-        self.shared.lock().failed.take().map_or(Ok(()), Err)
+        self.shared.state.hold().failed.take().map_or(Ok(()), Err)
     }
 
     /// Writes all that wait.
@@ -91,13 +138,13 @@ impl Descriptors {
     }
 
     fn close(&mut self) {
-        self.shared.lock().closing = true;
+        self.shared.state.hold().closing = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has said so; what it left is settled here.
             drop(thread.join());
         }
-        self.shared.settle(self.shared.lock());
+        self.shared.settle(self.shared.state.hold());
     }
 }
 
@@ -111,18 +158,14 @@ impl Drop for Descriptors {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn work(&self) {
         loop {
-            let mut state = self.lock();
-            while state.waiting.is_empty() && !state.closing {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.hold();
+            while state.waiting.runs.is_empty() && !state.closing {
+                state = self.state.wait(&self.changed, state);
             }
             if state.bytes < WORTH_A_SYNC && !state.closing {
-                state = self.changed.wait_timeout(state, MAX_WAIT).unwrap_or_else(PoisonError::into_inner).0;
+                state = self.state.wait_for(&self.changed, state, MAX_WAIT);
             }
             let last = state.closing;
             self.settle(state);
@@ -133,12 +176,15 @@ impl Shared {
     }
 
     /// Syncs the target, then writes the descriptors that waited when this began.
-    fn settle(&self, mut state: MutexGuard<'_, State>) {
-        let mut runs = std::mem::take(&mut state.waiting);
+    fn settle(&self, mut state: Held<'_, State>) {
+        let next = std::mem::take(&mut state.spare);
+        let mut now = std::mem::replace(&mut state.waiting, next);
         drop(state);
-        let result = if runs.is_empty() { Ok(()) } else { self.output.sync().and_then(|()| self.write(&mut runs)) };
-        let mut state = self.lock();
-        state.bytes = state.waiting.iter().map(|run| run.1.len()).sum();
+        let result = if now.runs.is_empty() { Ok(()) } else { self.output.sync().and_then(|()| self.write(&mut now)) };
+        now.clear();
+        let mut state = self.state.hold();
+        state.bytes = state.waiting.raw.len();
+        state.spare = now;
         if let Err(failed) = result {
             state.failed.get_or_insert(failed);
         }
@@ -147,29 +193,34 @@ impl Shared {
 
     /// Writes runs of descriptors. Those a short gap apart are joined by reading the gap back: a pass that skips the pages written
     /// earlier leaves many.
-    fn write(&self, runs: &mut Vec<(u64, Vec<u8>)>) -> Result<(), WriteFailed> {
-        runs.sort_unstable_by_key(|run| run.0);
-        let mut joined: Option<(u64, Vec<u8>)> = None;
-        for (at, raw) in runs.drain(..) {
-            if let Some((start, bytes)) = &mut joined {
-                let end = *start + bytes.len() as u64;
-                let gap = at.saturating_sub(end);
-                if gap <= MAX_GAP && bytes.len() < MAX_JOINED {
-                    let old = bytes.len();
-                    bytes.resize(old + gap as usize, 0);
-                    let read = bytes.get_mut(old..).map_or(Ok(true), |buf| self.output.read_back(buf, end));
-                    if read.is_ok() {
-                        bytes.extend_from_slice(&raw);
-                        self.output.discount(gap);
-                        continue;
-                    }
-                    bytes.truncate(old);
-                }
+    fn write(&self, all: &mut Encoded) -> Result<(), WriteFailed> {
+        all.runs.sort_unstable_by_key(|run| run.at);
+        let mut joined: Vec<u8> = Vec::new();
+        let mut start = 0;
+        for run in &all.runs {
+            let end = start + joined.len() as u64;
+            let gap = run.at.saturating_sub(end);
+            if joined.is_empty() || gap > MAX_GAP || joined.len() >= MAX_JOINED || !self.read_gap(&mut joined, end, gap)
+            {
+                self.output.write_at(&joined, start)?;
+                joined.clear();
+                start = run.at;
             }
-            if let Some((start, bytes)) = joined.replace((at, raw)) {
-                self.output.write_at(&bytes, start)?;
-            }
+            joined.extend_from_slice(all.bytes(*run));
         }
-        joined.map_or(Ok(()), |(start, bytes)| self.output.write_at(&bytes, start))
+        self.output.write_at(&joined, start)
+    }
+
+    /// Appends the `gap` bytes of the file at `end`, if they can be read.
+    fn read_gap(&self, joined: &mut Vec<u8>, end: u64, gap: u64) -> bool {
+        let old = joined.len();
+        joined.resize(old + gap as usize, 0);
+        let read = joined.get_mut(old..).map_or(Ok(true), |gap| self.output.read_back(gap, end)).is_ok();
+        if read {
+            self.output.discount(gap);
+        } else {
+            joined.truncate(old);
+        }
+        read
     }
 }

@@ -262,6 +262,7 @@ impl<'a> Run<'a> {
         let report = &mut self.report;
         report.kept_pages = copied.pages;
         report.zero_pages = copied.zero;
+        report.shared_pages = copied.shared;
         report.unreadable_pages = copied.lost_count;
         let mut lost = copied.lost.clone();
         lost.sort_by_key(|l| l.0);

@@ -9,9 +9,11 @@ mod batches;
 mod bitmap;
 mod budget;
 mod checks;
+mod dedup;
 mod descriptors;
 mod dump;
 mod error;
+mod lock;
 mod observer;
 mod options;
 mod pipeline;
@@ -21,11 +23,14 @@ mod scan;
 mod selection;
 mod source;
 mod target;
+mod worker;
 mod writer;
 
 pub use budget::usable_cpus;
 pub use dump::{dump, dump_input};
 pub use error::EngineError;
+#[cfg(feature = "measure")]
+pub use lock::{LockTimes, lock_times};
 pub use observer::{Event, Observer, Silent, Stage};
 pub use options::{DumpOptions, Exclusion, Target};
 pub use report::{CheckRow, ClassRow, GuardRow, Report, StageRow, UnreadableRun};

@@ -4,15 +4,18 @@
 //! completes the batch that is next in order writes it, and all that follow it and are ready: there is no writer thread to
 //! wait for or to be woken, and with one thread nothing is ever handed over.
 
-use crate::batches::{BATCH_BYTES, Batches, Run};
+use crate::batches::{BATCH_BYTES, Batches};
 use crate::budget::WORKER_STACK;
+use crate::dedup::{Known, LAG, Recent};
+use crate::lock::Lock;
 use crate::observer::{Observer, Stage};
 use crate::target::WriteFailed;
-use crate::writer::{Stored, Writer};
-use coresift_format::codec::{Codec, CodecError, Compression, Compressor};
-use coresift_format::{MemoryView, PageSize, Pfn, PhysicalMemory};
+use crate::worker::{Batch, Stored, Worker};
+use crate::writer::Writer;
+use coresift_format::codec::{Codec, CodecError, Compression};
+use coresift_format::{Pfn, PhysicalMemory};
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Condvar;
 
 /// Batch buffers a thread accounts for: one being filled, one waiting to be written.
 const BUFFERS_A_THREAD: usize = 2;
@@ -42,6 +45,8 @@ pub struct Copied {
     pub pages: u64,
     /// Of these, pages filled with zeros.
     pub zero: u64,
+    /// Of these, pages that share the data of another page of the same content.
+    pub shared: u64,
     /// Bytes read.
     pub bytes_in: u64,
     /// Pages that could not be read, with the reason.
@@ -55,41 +60,36 @@ pub struct Copied {
 /// Lost pages that are remembered one by one.
 const MAX_LOST: usize = 4096;
 
-/// One batch on its way.
-#[derive(Debug, Default)]
-struct Batch {
-    runs: Vec<Run>,
-    pages: Vec<Stored>,
-    /// Room for all pages of a batch, of which the first `used` bytes are filled. Never shrunk: clearing it for each page cost 2 %
-    /// of a run with snappy.
-    data: Vec<u8>,
-    used: usize,
-    lost: Vec<(Pfn, String)>,
-    bytes_in: u64,
-}
-
-impl Batch {
-    fn stored(&self) -> &[u8] {
-        self.data.get(..self.used).unwrap_or_default()
-    }
+/// What is done in order, by one thread at a time.
+struct Ordered {
+    writer: Writer,
+    recent: Recent,
+    copied: Copied,
 }
 
 struct Ring {
-    writer: Option<Writer>,
+    /// `None` while a thread writes.
+    ordered: Option<Ordered>,
     /// Batches that are done, by their distance from `head`.
     slots: VecDeque<Option<Batch>>,
     head: u64,
     spare: Vec<Batch>,
-    copied: Copied,
+    /// Threads that wait for a buffer.
+    waiting: usize,
+    /// All batches are claimed.
+    closed: bool,
+    failed: bool,
 }
 
 struct Pipeline<'a> {
     memory: &'a dyn PhysicalMemory,
     compression: Compression,
-    page: PageSize,
-    batches: Mutex<Batches<'a>>,
-    ring: Mutex<Ring>,
+    known: &'a Known,
+    batches: Lock<Batches<'a>>,
+    ring: Lock<Ring>,
     changed: Condvar,
+    /// Each so many free buffers one waiting thread is woken: woken for each, it would sleep again after one batch.
+    wake_at: usize,
     total: u64,
     observer: &'a dyn Observer,
 }
@@ -108,278 +108,153 @@ pub fn copy(
     threads: usize,
     observer: &dyn Observer,
 ) -> Result<(Copied, Option<Writer>), CodecError> {
-    let page = memory.page_size();
+    let known = Known::new(memory.page_size());
     // One that can be set up says that the codec works; the threads make their own.
-    let first = Worker::new(memory, compression, page)?;
-    let spare = std::iter::repeat_with(Batch::default).take(threads.max(1) * BUFFERS_A_THREAD).collect();
-    let ring = Ring { writer: Some(writer), slots: VecDeque::new(), head: 0, spare, copied: Copied::default() };
+    let first = Worker::new(memory, compression, &known)?;
+    // What a batch shares with earlier ones depends on there being no more.
+    let buffers = (threads.max(1) * BUFFERS_A_THREAD).min(LAG as usize);
+    let spare = std::iter::repeat_with(Batch::default).take(buffers).collect();
+    let ordered = Some(Ordered { writer, recent: Recent::new(memory.page_size()), copied: Copied::default() });
+    let slots = VecDeque::with_capacity(buffers);
+    let ring = Ring { ordered, slots, head: 0, spare, waiting: 0, closed: false, failed: false };
     let pipeline = Pipeline {
         memory,
         compression,
-        page,
-        batches: Mutex::new(batches),
-        ring: Mutex::new(ring),
+        known: &known,
+        batches: Lock::new("batches", batches),
+        ring: Lock::new("ring", ring),
         changed: Condvar::new(),
+        wake_at: (buffers / 8).max(2),
         total,
         observer,
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads {
+        for _ in 1..threads.min(buffers) {
             let thread = std::thread::Builder::new().name("copy pages".to_owned()).stack_size(WORKER_STACK);
             // A thread that does not start, or finds no memory for its codec, leaves its share to the others.
             let _ = thread.spawn_scoped(scope, || {
-                if let Ok(worker) = Worker::new(pipeline.memory, pipeline.compression, pipeline.page) {
+                if let Ok(worker) = Worker::new(pipeline.memory, pipeline.compression, pipeline.known) {
                     pipeline.work(worker);
                 }
             });
         }
         pipeline.work(first);
     });
-    let ring = pipeline.ring.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok((ring.copied, ring.writer))
+    let ring = pipeline.ring.into_inner();
+    let (copied, writer) = ring.ordered.map(|ordered| (ordered.copied, ordered.writer)).unzip();
+    Ok((copied.unwrap_or_default(), writer))
 }
 
 impl Pipeline<'_> {
     fn work(&self, mut worker: Worker<'_>) {
         while let Some(mut batch) = self.buffer() {
-            let claimed = self.batches.lock().unwrap_or_else(PoisonError::into_inner).next(&mut batch.runs);
-            let Some(number) = claimed else { return };
-            worker.fill(&mut batch);
+            let claimed = self.batches.hold().next(&mut batch.runs);
+            let Some(number) = claimed else { return self.close() };
+            worker.fill(&mut batch, number);
             self.hand_in(number, batch);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ring> {
-        // Nothing panics while it holds the ring; if it did, what the ring says is still true.
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Tells those that wait for a buffer that there is nothing left to fill it with.
+    fn close(&self) {
+        self.ring.hold().closed = true;
+        self.changed.notify_all();
     }
 
-    /// An empty buffer, as soon as one is free; `None` when the copy has failed. Claims follow buffers, so the batch that is next
+    /// An empty buffer, as soon as one is free; `None` when all batches are claimed or the copy has failed. Claims follow buffers, so the batch that is next
     /// in order always has one, and the wait ends.
     fn buffer(&self) -> Option<Batch> {
-        let mut ring = self.lock();
+        let mut ring = self.ring.hold();
         loop {
-            if ring.copied.failed.is_some() {
+            if ring.failed || ring.closed {
                 return None;
             }
             if let Some(batch) = ring.spare.pop() {
                 return Some(batch);
             }
-            ring = self.changed.wait(ring).unwrap_or_else(PoisonError::into_inner);
+            ring.waiting += 1;
+            ring = self.ring.wait(&self.changed, ring);
+            ring.waiting -= 1;
         }
     }
 
     /// Puts a finished batch into the ring; writes it and its successors if it is next and nobody is writing.
     fn hand_in(&self, number: u64, batch: Batch) {
-        let mut ring = self.lock();
-        let index = (number - ring.head) as usize;
-        while ring.slots.len() <= index {
-            ring.slots.push_back(None);
-        }
-        if let Some(slot) = ring.slots.get_mut(index) {
-            *slot = Some(batch);
-        }
+        let mut ring = self.ring.hold();
+        ring.put(number, batch);
         // Whoever has the writer looks at the ring again before it gives it back.
-        let Some(mut writer) = ring.writer.take() else { return };
-        while ring.copied.failed.is_none()
-            && let Some(batch) = ring.slots.front_mut().and_then(Option::take)
-        {
-            ring.slots.pop_front();
-            ring.head += 1;
+        let Some(mut ordered) = ring.ordered.take() else { return };
+        while let Some((number, batch)) = ring.take_next() {
             drop(ring);
-            let result = writer.batch(&batch.runs, &batch.pages, batch.stored());
-            ring = self.lock();
-            ring.account(&batch, result);
-            ring.spare.push(batch);
-            self.changed.notify_one();
-            let done = ring.copied.pages + ring.copied.lost_count;
-            drop(ring);
+            ordered.write(&batch, number, self.known);
+            let done = ordered.copied.pages + ordered.copied.lost_count;
             // Without the lock: a receiver that blocks holds up the writing, but no thread that has a buffer left.
             self.observer.progress(Stage::CopyPages, done, self.total);
-            ring = self.lock();
+            ring = self.ring.hold();
+            ring.failed = ordered.copied.failed.is_some();
+            ring.spare.push(batch);
+            if ring.waiting > 0 && ring.spare.len().is_multiple_of(self.wake_at) {
+                drop(ring);
+                self.changed.notify_one();
+                ring = self.ring.hold();
+            }
         }
-        if ring.copied.failed.is_some() {
-            self.changed.notify_all();
+        ring.ordered = Some(ordered);
+        let wake = if ring.failed { ring.waiting } else { ring.waiting.min(ring.spare.len()) };
+        drop(ring);
+        for _ in 0..wake {
+            self.changed.notify_one();
         }
-        ring.writer = Some(writer);
     }
 }
 
 impl Ring {
-    fn account(&mut self, batch: &Batch, result: Result<(), WriteFailed>) {
-        let lost = batch.lost.len() as u64;
-        let all = batch.pages.len() as u64;
-        let copied = &mut self.copied;
-        copied.bytes_in += batch.bytes_in;
-        copied.lost_count += lost;
-        copied.lost.extend(batch.lost.iter().take(MAX_LOST - copied.lost.len().min(MAX_LOST)).cloned());
-        match result {
-            Ok(()) => {
-                copied.pages += all - lost;
-                copied.zero += batch.pages.iter().filter(|p| **p == Stored::Zero).count() as u64;
+    fn put(&mut self, number: u64, batch: Batch) {
+        let index = (number - self.head) as usize;
+        while self.slots.len() <= index {
+            self.slots.push_back(None);
+        }
+        if let Some(slot) = self.slots.get_mut(index) {
+            *slot = Some(batch);
+        }
+    }
+
+    /// The batch that is next in order and its number, if it is done and writing goes on.
+    fn take_next(&mut self) -> Option<(u64, Batch)> {
+        let batch = self.slots.front_mut().filter(|_| !self.failed)?.take()?;
+        self.slots.pop_front();
+        self.head += 1;
+        Some((self.head - 1, batch))
+    }
+}
+
+impl Ordered {
+    fn write(&mut self, batch: &Batch, number: u64, known: &Known) {
+        let result = self.writer.batch(batch);
+        if let Ok(start) = result {
+            self.recent.learn(batch, number, start, known);
+        }
+        self.copied.add(batch, result);
+    }
+}
+
+impl Copied {
+    fn add(&mut self, batch: &Batch, result: Result<u64, WriteFailed>) {
+        self.bytes_in += batch.bytes_in;
+        self.lost_count += batch.lost.len() as u64;
+        self.lost.extend(batch.lost.iter().take(MAX_LOST - self.lost.len().min(MAX_LOST)).cloned());
+        self.shared += batch.shared;
+        // Descriptors were written for the pages whose data fit.
+        let written = result.as_ref().map_or_else(|failed| failed.done as u64, |_| batch.used as u64);
+        for page in &batch.pages {
+            match *page {
+                Stored::Lost => continue,
+                Stored::Data { at, size, .. } if u64::from(at) + u64::from(size) > written => continue,
+                Stored::Zero => self.zero += 1,
+                Stored::Data { .. } | Stored::Known(_) => {}
             }
-            Err(failed) => {
-                // Descriptors were written for the pages whose data fit.
-                let mut room = failed.done as u64;
-                for page in &batch.pages {
-                    match page {
-                        Stored::Lost => {}
-                        Stored::Zero => {
-                            copied.pages += 1;
-                            copied.zero += 1;
-                        }
-                        Stored::Data { size, .. } => match room.checked_sub(u64::from(*size)) {
-                            Some(rest) => {
-                                room = rest;
-                                copied.pages += 1;
-                            }
-                            None => room = 0,
-                        },
-                    }
-                }
-                copied.failed = Some(failed);
-            }
+            self.pages += 1;
         }
-    }
-}
-
-/// One thread's reader and compressor.
-struct Worker<'a> {
-    view: Box<dyn MemoryView + 'a>,
-    compressor: Compressor,
-    flags: u32,
-    page: PageSize,
-    input: Vec<u8>,
-}
-
-impl<'a> Worker<'a> {
-    fn new(memory: &'a dyn PhysicalMemory, compression: Compression, page: PageSize) -> Result<Self, CodecError> {
-        let compressor = Compressor::new(compression, page)?;
-        Ok(Self { view: memory.view(), compressor, flags: compression.codec.flag(), page, input: Vec::new() })
-    }
-
-    /// Reads the pages of the batch's runs and stores them in its data.
-    fn fill(&mut self, batch: &mut Batch) {
-        batch.pages.clear();
-        batch.used = 0;
-        batch.lost.clear();
-        batch.bytes_in = 0;
-        let size = self.page.bytes();
-        let pages: usize = batch.runs.iter().map(|run| run.pages as usize).sum();
-        let room = pages * size + self.compressor.max_output();
-        if batch.data.len() < room {
-            batch.data.resize(room, 0);
-        }
-        for index in 0..batch.runs.len() {
-            let Some(run) = batch.runs.get(index).copied() else { break };
-            batch.bytes_in += u64::from(run.pages) * size as u64;
-            if self.flags == 0 {
-                self.fill_raw(batch, run);
-            } else {
-                self.fill_compressed(batch, run);
-            }
-        }
-    }
-
-    fn fill_compressed(&mut self, batch: &mut Batch, run: Run) {
-        let len = run.pages as usize * self.page.bytes();
-        if self.input.len() < len {
-            self.input.resize(len, 0);
-        }
-        let input = self.input.get_mut(..len).unwrap_or_default();
-        let whole = self.view.read(run.start.addr(self.page), input).is_ok();
-        for (pfn, bytes) in (run.start.0..).map(Pfn).zip(input.chunks_exact_mut(self.page.bytes())) {
-            let stored =
-                if let Some(without) = without_data(&mut *self.view, pfn, self.page, bytes, whole, &mut batch.lost) {
-                    without
-                } else {
-                    store(bytes, &mut self.compressor, self.flags, batch.data.get_mut(batch.used..).unwrap_or_default())
-                };
-            if let Stored::Data { size, .. } = stored {
-                batch.used += size as usize;
-            }
-            batch.pages.push(stored);
-        }
-    }
-
-    /// Without a codec the pages are read to where they are written from, and moved only where one before them is left out.
-    fn fill_raw(&mut self, batch: &mut Batch, run: Run) {
-        let size = self.page.bytes();
-        let start = batch.used;
-        let whole = match batch.data.get_mut(start..start + run.pages as usize * size) {
-            Some(room) => self.view.read(run.start.addr(self.page), room).is_ok(),
-            None => false,
-        };
-        for (pfn, at) in (run.start.0..run.start.0 + u64::from(run.pages)).map(Pfn).zip((start..).step_by(size)) {
-            let Some(bytes) = batch.data.get_mut(at..at + size) else { break };
-            let stored =
-                if let Some(without) = without_data(&mut *self.view, pfn, self.page, bytes, whole, &mut batch.lost) {
-                    without
-                } else {
-                    if at != batch.used {
-                        batch.data.copy_within(at..at + size, batch.used);
-                    }
-                    batch.used += size;
-                    Stored::Data { size: size as u32, flags: 0 }
-                };
-            batch.pages.push(stored);
-        }
-    }
-}
-
-/// How the page `pfn`, whose `bytes` are read unless its run was not `whole`, is stored if it needs no data: as zeros, or not at
-/// all, for it cannot be read.
-fn without_data(
-    view: &mut dyn MemoryView,
-    pfn: Pfn,
-    page: PageSize,
-    bytes: &mut [u8],
-    whole: bool,
-    lost: &mut Vec<(Pfn, String)>,
-) -> Option<Stored> {
-    if !whole && let Err(e) = view.read(pfn.addr(page), bytes) {
-        lost.push((pfn, e.to_string()));
-        return Some(Stored::Lost);
-    }
-    is_zero(bytes).then_some(Stored::Zero)
-}
-
-/// Puts the page `bytes`, which is not zero, to the front of `room` in its shortest form. There is room for it as it is, and for
-/// what the codec needs.
-fn store(bytes: &[u8], compressor: &mut Compressor, flags: u32, room: &mut [u8]) -> Stored {
-    if let Some(n) = compressor.compress(bytes, room) {
-        return Stored::Data { size: n as u32, flags };
-    }
-    if let Some(raw) = room.get_mut(..bytes.len()) {
-        raw.copy_from_slice(bytes);
-    }
-    Stored::Data { size: bytes.len() as u32, flags: 0 }
-}
-
-/// Whether all bytes are zero. Nine of ten pages that are not show it in their first word; the rest is tested in blocks that
-/// become vector instructions.
-fn is_zero(page: &[u8]) -> bool {
-    if page.first_chunk::<8>().is_some_and(|w| *w != [0; 8]) {
-        return false;
-    }
-    let (blocks, rest) = page.as_chunks::<256>();
-    blocks.iter().all(|block| block.as_chunks::<8>().0.iter().fold(0, |or, w| or | u64::from_ne_bytes(*w)) == 0)
-        && rest.iter().all(|b| *b == 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_byte_anywhere_makes_a_page_not_zero() {
-        let mut page = vec![0u8; 4096];
-        assert!(is_zero(&page));
-        for i in 0..4096 {
-            page[i] = 1;
-            assert!(!is_zero(&page), "byte {i}");
-            page[i] = 0;
-        }
-        assert!(is_zero(&[]) && !is_zero(&[0, 0, 1]));
+        self.failed = result.err();
     }
 }

@@ -28,6 +28,8 @@ pub struct Report {
     pub kept_pages: u64,
     /// Kept pages that are filled with zeros and share one stored page.
     pub zero_pages: u64,
+    /// Kept pages, zeros not counted, that share the stored bytes of another page of the same content.
+    pub shared_pages: u64,
     /// Pages that could not be read, and were left out.
     pub unreadable_pages: u64,
     /// The first of them, with the reason.

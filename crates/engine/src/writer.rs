@@ -1,11 +1,12 @@
 //! A kdump-compressed file, readable at every instant: metadata first, marked incomplete until the end, and never a page
 //! descriptor that points at bytes not yet written.
 
-use crate::batches::Run;
 use crate::bitmap::Bitmap;
-use crate::descriptors::Descriptors;
+use crate::dedup::Place;
+use crate::descriptors::{Descriptors, Encoded};
 use crate::selection::Selection;
 use crate::target::{Output, WriteFailed};
+use crate::worker::{Batch, Stored};
 use coresift_format::kdump::{Header, HeaderLayout, Layout, PageDesc, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
 use coresift_format::{PageSet, Pfn};
 use std::sync::Arc;
@@ -31,22 +32,6 @@ pub struct Metadata {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readable(pub bool);
 
-/// How one page of a batch is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    /// As the shared zero page.
-    Zero,
-    /// As the next `size` bytes of the batch's data, in the form `flags` names.
-    Data {
-        /// Bytes.
-        size: u32,
-        /// Codec bit, 0 for a raw page.
-        flags: u32,
-    },
-    /// Not at all: it could not be read.
-    Lost,
-}
-
 /// Writes one file.
 pub struct Writer {
     output: Arc<Output>,
@@ -54,6 +39,8 @@ pub struct Writer {
     /// Where the next data go.
     end: u64,
     descriptors: Descriptors,
+    /// The descriptors of one batch.
+    encoded: Encoded,
 }
 
 impl Writer {
@@ -66,7 +53,7 @@ impl Writer {
         let regions = meta.regions;
         output.empty(regions.descriptors).map_err(|e| (e, Readable(false)))?;
         let descriptors = Descriptors::new(Arc::clone(&output));
-        let writer = Self { output, meta, end: regions.descriptors, descriptors };
+        let writer = Self { output, meta, end: regions.descriptors, descriptors, encoded: Encoded::default() };
         // What a block device held may be anything, descriptors too: it is no dump until those are zeros.
         if !writer.output.has_old_content() {
             writer.write_head().map_err(|e| (e, Readable(false)))?;
@@ -116,37 +103,38 @@ impl Writer {
         self.output.write_at(&head, 0)
     }
 
-    /// Writes the data of one batch; its descriptors follow when the data are on the medium. On failure the pages whose data did
-    /// get written keep their descriptors.
+    /// Writes the data of one batch, and returns where; its descriptors follow when the data are on the medium. On failure the
+    /// pages whose data did get written keep their descriptors.
     ///
     /// # Errors
     /// The target is full or cannot be written.
-    pub fn batch(&mut self, runs: &[Run], pages: &[Stored], data: &[u8]) -> Result<(), WriteFailed> {
-        let start = self.end;
+    pub fn batch(&mut self, batch: &Batch) -> Result<u64, WriteFailed> {
+        let (start, data) = (self.end, batch.stored());
         let result = if data.is_empty() { Ok(()) } else { self.output.write_at(data, start) };
         let reached = start + result.as_ref().map_or_else(|e| e.done as u64, |()| data.len() as u64);
         self.end = reached;
-        let mut at = start;
-        let mut pages = pages.iter();
-        for run in runs {
-            let mut raw = Vec::with_capacity(run.pages as usize * PageDesc::SIZE);
-            for page in pages.by_ref().take(run.pages as usize) {
-                let desc = match *page {
-                    Stored::Zero => {
-                        PageDesc { offset: self.meta.regions.data, size: self.meta.header.block_size, flags: 0 }
-                    }
-                    Stored::Lost => PageDesc::default(),
-                    Stored::Data { size, flags } => {
-                        let offset = at;
-                        at += u64::from(size);
-                        if at <= reached { PageDesc { offset, size, flags } } else { PageDesc::default() }
-                    }
-                };
-                raw.extend_from_slice(&desc.encode(self.meta.layout.endian));
+        self.encoded.clear();
+        let mut pages = batch.pages.iter();
+        for run in &batch.runs {
+            for (rank, page) in (run.rank..).zip(pages.by_ref().take(run.pages as usize)) {
+                let desc = self.descriptor(*page, start);
+                let written = desc.offset + u64::from(desc.size) <= reached;
+                let raw = if written { desc } else { PageDesc::default() }.encode(self.meta.layout.endian);
+                self.encoded.push(self.meta.regions.descriptor(rank), &raw);
             }
-            self.descriptors.queue(self.meta.regions.descriptor(run.rank), raw);
         }
-        result.and(self.descriptors.check())
+        self.descriptors.queue(&self.encoded);
+        result.and(self.descriptors.check()).map(|()| start)
+    }
+
+    /// The descriptor of a page of a batch whose data begin at `start`.
+    fn descriptor(&self, page: Stored, start: u64) -> PageDesc {
+        match page {
+            Stored::Zero => PageDesc { offset: self.meta.regions.data, size: self.meta.header.block_size, flags: 0 },
+            Stored::Lost => PageDesc::default(),
+            Stored::Data { at, size, flags } => PageDesc { offset: start + u64::from(at), size, flags },
+            Stored::Known(Place { offset, size, flags }) => PageDesc { offset, size, flags },
+        }
     }
 
     /// Writes what is left, waits until it is on the medium, and takes the mark of an incomplete file away if the file is

@@ -127,8 +127,8 @@ pub fn huge(layout: KernelLayout, ram_bytes: u64, mix: &Mix) -> Image {
 }
 
 /// Names of mixes, as [`named`] knows them.
-pub const MIXES: &str = "real, claim (of which only 8 GiB are used), server, huge-pages, fragmented, and +scan behind one of the latter \
-                         three for a machine with hardly a page to keep";
+pub const MIXES: &str = "real, claim (of which only 8 GiB are used), server, huge-pages, fragmented, and +scan behind one of them but \
+                         claim for a machine with hardly a page to keep that is not zero";
 
 /// A machine with so many GiB of RAM and the mix of that name; `None` for a name that is none of [`MIXES`].
 #[must_use]
@@ -136,8 +136,8 @@ pub fn named(layout: KernelLayout, gib: u64, mix: &str) -> Option<Image> {
     const CLAIM_USED: u64 = 8 << 30;
     let (name, scan) = mix.strip_suffix("+scan").map_or((mix, false), |name| (name, true));
     let shares = match name {
-        "real" if !scan => return Some(crate::real::real(layout, gib << 30, None)),
-        "claim" if !scan => return Some(crate::real::real(layout, gib << 30, Some(CLAIM_USED))),
+        "real" => return Some(crate::real::real(layout, gib << 30, None, !scan)),
+        "claim" if !scan => return Some(crate::real::real(layout, gib << 30, Some(CLAIM_USED), true)),
         "server" => Mix::server(),
         "huge-pages" => Mix::huge_pages(),
         "fragmented" => Mix::fragmented(),

@@ -109,12 +109,12 @@ pub fn text(head: &str, sections: &[Section]) -> String {
 }
 
 /// A machine with `ram_bytes` of RAM, rounded to whole sections, up to 60 TiB: 128 MiB of its own, then the recorded sections from 4 GiB
-/// on, over and over; with `pages_bytes` only up to so much RAM, and free from there on.
+/// on, over and over; with `pages_bytes` only up to so much RAM, and free from there on. Without `contents` the kept pages are zero, and the file is small.
 ///
 /// # Panics
 /// For layouts whose struct pages are not 64 bytes long or whose free pages are not marked (2.6.32).
 #[must_use]
-pub fn real(layout: KernelLayout, ram_bytes: u64, pages_bytes: Option<u64>) -> Image {
+pub fn real(layout: KernelLayout, ram_bytes: u64, pages_bytes: Option<u64>, contents: bool) -> Image {
     let recorded = sections();
     let turn = recorded.len();
     let in_sections = |bytes: u64| (bytes / crate::PAGE).div_ceil(SECTION_PAGES) as usize;
@@ -125,7 +125,8 @@ pub fn real(layout: KernelLayout, ram_bytes: u64, pages_bytes: Option<u64>) -> I
     let free = Section { origin: String::new(), runs: vec![('f', 10, SECTION_PAGES >> 10)] };
     let templates: Vec<Vec<Population>> =
         recorded.iter().chain((used < count).then_some(&free)).map(populations).collect();
-    let contents = Contents::OfTurn { sections: turn as u64, kept: kept(&layout, &templates[..turn.min(used)]) };
+    let kept = if contents { kept(&layout, &templates[..turn.min(used)]) } else { Vec::new() };
+    let contents = Contents::OfTurn { sections: turn as u64, kept };
     Machine::new(layout)
         .ram(0x100..SECTION_PAGES)
         .pages("@0x7000 4096 buddy order=10 content=zero")
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_claim_of_ram_behind_the_used_part_is_free() {
-        let image = real(KernelLayout::get("6.12"), 1 << 40, Some(1 << 30));
+        let image = real(KernelLayout::get("6.12"), 1 << 40, Some(1 << 30), true);
         let of_all: u64 = image.truth.counts().iter().filter(|c| c.0 != "hole").map(|c| c.1).sum();
         assert_eq!(of_all, (1 << 28) - 0x100);
         assert!(image.truth.count("free") > (1 << 28) - (2 << 18));

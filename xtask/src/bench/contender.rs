@@ -1,6 +1,6 @@
 //! Who is compared: command lines, and how to read what each one reports.
 
-use super::measure::{Cost, measure};
+use super::measure::{Cost, Watch, measure};
 use crate::peers::kdump::{self, Kdump};
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -44,7 +44,38 @@ pub struct Run {
     pub kept: Option<u64>,
     /// Size of the output in bytes; `None` likewise.
     pub bytes: Option<u64>,
+    /// What our program says of itself.
+    pub said: Option<Said>,
 }
+
+/// Figures of our program's report.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Said {
+    /// Page frames that exist.
+    pub ram_pages: u64,
+    /// Pages with a descriptor.
+    pub kept_pages: u64,
+    /// Those of them that are zero.
+    pub zero_pages: u64,
+    /// Bytes written.
+    pub bytes_out: u64,
+    /// Peak resident memory, in bytes.
+    pub peak_memory: u64,
+    /// What it was to stay in, in bytes.
+    pub memory_budget: u64,
+}
+
+/// A stage that both programs have: its name, and its seconds in a run.
+pub type Stage = (&'static str, fn(&Run) -> f64);
+
+/// The stages that are compared. What comes before the first and after the last stage a program reports is everything else: both
+/// read headers, VMCOREINFO and page tables there.
+pub const STAGES: [Stage; 4] = [
+    ("find", |run| run.stages[0]),
+    ("copy", |run| run.stages[1]),
+    ("else", |run| (run.cost.wall - run.stages[0] - run.stages[1]).max(0.0)),
+    ("total", |run| run.cost.wall),
+];
 
 impl Contender {
     /// The command line that dumps `core` to `out`.
@@ -67,13 +98,18 @@ impl Contender {
     /// Runs `command`, and reads the output back where it is a file.
     ///
     /// # Errors
-    /// The program fails, or its report cannot be read.
-    pub fn run(&self, command: &mut Command, out: &Path) -> Result<Run> {
-        let (cost, said) = measure(command)?;
-        let stages = if self.ours { our_stages(&said)? } else { makedumpfile_stages(&said) };
+    /// The program fails or takes too long, or its report cannot be read.
+    pub fn run(&self, command: &mut Command, out: &Path, watch: Watch) -> Result<Run> {
+        let (cost, text) = measure(command, watch)?;
+        let (stages, said) = if self.ours {
+            let (stages, said) = our_report(&text)?;
+            (stages, Some(said))
+        } else {
+            (makedumpfile_stages(&text), None)
+        };
         let file = out.metadata().ok().filter(std::fs::Metadata::is_file);
         let kept = file.as_ref().map(|_| Kdump::open(out).map(|k| kdump::count(&k.kept))).transpose()?;
-        Ok(Run { cost, stages, kept, bytes: file.map(|f| f.len()) })
+        Ok(Run { cost, stages, kept, bytes: file.map(|f| f.len()), said })
     }
 }
 
@@ -88,15 +124,30 @@ fn makedumpfile_stages(said: &str) -> [f64; 2] {
     stages
 }
 
-/// The `stages` of the JSON report, which begins with the first brace of what was printed.
-fn our_stages(said: &str) -> Result<[f64; 2]> {
+/// Stages and figures of the JSON report, which begins with the first brace of what was printed. Stages of other names than the two
+/// count as everything else.
+fn our_report(said: &str) -> Result<([f64; 2], Said)> {
     let json = said.find('{').and_then(|at| said.get(at..)).context("coresift --json printed no report")?;
     let report: Value = serde_json::Deserializer::from_str(json).into_iter().next().context("no JSON")??;
     let mut stages = [0.0; 2];
     for stage in report["stages"].as_array().into_iter().flatten() {
-        stages[usize::from(stage["name"] == "copy pages")] += stage["seconds"].as_f64().unwrap_or(0.0);
+        let number = match stage["name"].as_str() {
+            Some("find pages") => 0,
+            Some("copy pages") => 1,
+            _ => continue,
+        };
+        stages[number] += stage["seconds"].as_f64().unwrap_or(0.0);
     }
-    Ok(stages)
+    let figure = |name: &str| report[name].as_u64().unwrap_or(0);
+    let said = Said {
+        ram_pages: figure("ram_pages"),
+        kept_pages: figure("kept_pages"),
+        zero_pages: figure("zero_pages"),
+        bytes_out: figure("bytes_out"),
+        peak_memory: figure("peak_memory"),
+        memory_budget: figure("memory_budget"),
+    };
+    Ok((stages, said))
 }
 
 #[cfg(test)]
@@ -111,9 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn our_stages_come_from_the_json_report_wherever_it_begins() {
-        let said = "a note\n{\"stages\":[{\"name\":\"find pages\",\"seconds\":0.5},{\"name\":\"copy pages\",\"seconds\":2}]}\nbye";
-        assert_eq!(our_stages(said).unwrap(), [0.5, 2.0]);
-        assert!(our_stages("no report").is_err());
+    fn our_figures_come_from_the_json_report_wherever_it_begins() {
+        let said = "a note\n{\"stages\":[{\"name\":\"understand\",\"seconds\":9},{\"name\":\"find pages\",\"seconds\":0.5},\
+            {\"name\":\"copy pages\",\"seconds\":2}],\"kept_pages\":7,\"bytes_out\":8}\nbye";
+        let (stages, figures) = our_report(said).unwrap();
+        assert_eq!((stages, figures), ([0.5, 2.0], Said { kept_pages: 7, bytes_out: 8, ..Said::default() }));
+        assert!(our_report("no report").is_err());
+    }
+
+    #[test]
+    fn what_no_stage_has_is_everything_else() {
+        let cost = Cost { wall: 3.0, ..Cost::default() };
+        let run = Run { cost, stages: [0.5, 2.0], kept: None, bytes: None, said: None };
+        assert_eq!(STAGES.map(|s| s.1(&run)), [0.5, 2.0, 0.5, 3.0]);
     }
 }

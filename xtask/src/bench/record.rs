@@ -1,6 +1,8 @@
 //! The dated record of one comparison: machine, programs, commands, a table, and every single run.
 
+use super::ceiling::{self, Ceiling};
 use super::contender::{CODECS, CONTENDERS, Contender, LEVEL, Run};
+use super::pairs;
 use super::roofline::Roofline;
 use crate::shell;
 use std::fmt::Write as _;
@@ -18,7 +20,23 @@ pub struct Series {
     /// The command, with CORE and OUT in place of paths.
     pub command: String,
     /// Every run, in order; or why there are none.
-    pub runs: Result<Vec<Run>, String>,
+    pub runs: Result<Vec<Run>, Failure>,
+}
+
+/// Why a contender was not run on.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What it or we said.
+    pub why: String,
+    /// Seconds it had, where it took longer.
+    pub after: Option<f64>,
+}
+
+impl Failure {
+    /// The line of the error that names no path of this machine.
+    pub fn short(&self) -> &str {
+        self.why.lines().find(|l| !l.is_empty() && !l.contains('/')).unwrap_or("failed")
+    }
 }
 
 impl Series {
@@ -30,8 +48,13 @@ impl Series {
     }
 
     /// The run with the least wall time.
-    fn best(&self) -> Option<&Run> {
+    pub fn best(&self) -> Option<&Run> {
         self.runs.as_ref().ok()?.iter().min_by(|a, b| a.cost.wall.total_cmp(&b.cost.wall))
+    }
+
+    /// The run with the least time for copying.
+    pub fn best_copy(&self) -> Option<&Run> {
+        self.runs.as_ref().ok()?.iter().min_by(|a, b| a.stages[1].total_cmp(&b.stages[1]))
     }
 }
 
@@ -58,9 +81,7 @@ pub fn table(all: &[Series]) -> String {
     for series in all {
         let _ = write!(out, "{:<6} {:<6} {:<28} ", series.target, series.codec, series.contender.name);
         let (walls, Some(best)) = (series.walls(), series.best()) else {
-            // The line of the error that names no path of this machine.
-            let why = series.runs.as_ref().err().and_then(|e| e.lines().find(|l| !l.is_empty() && !l.contains('/')));
-            let _ = writeln!(out, "skipped: {}", why.unwrap_or("no run"));
+            let _ = writeln!(out, "skipped: {}", series.runs.as_ref().err().map_or("no run", Failure::short));
             continue;
         };
         let cost = &best.cost;
@@ -113,30 +134,49 @@ pub fn unequal_work(all: &[Series]) -> Vec<String> {
     lines
 }
 
+/// What a record is of.
+pub struct Subject<'a> {
+    /// The core, as the record shows it.
+    pub name: &'a str,
+    /// Its file.
+    pub core: &'a Path,
+    /// The command that made the record.
+    pub command: &'a str,
+    /// Who was compared.
+    pub versions: &'a [String],
+    /// Seconds each run had.
+    pub timeout: f64,
+}
+
+/// What was measured beside the runs.
+#[derive(Default)]
+pub struct Limits {
+    /// Of the machine.
+    pub roofline: Option<Roofline>,
+    /// Of the core on this machine; or why there is none.
+    pub ceiling: Option<Result<Ceiling, String>>,
+}
+
 /// The whole record as text.
-pub fn record(core: &Path, versions: &[String], roofline: Roofline, all: &[Series]) -> String {
-    let gib = |rate: f64| rate / f64::from(1 << 30);
-    let size = core.metadata().map_or(0, |m| m.len());
-    let read_all = size as f64 / roofline.read;
-    let kept = all.iter().filter_map(Series::best).find_map(|r| r.kept).unwrap_or(0);
+pub fn record(subject: &Subject<'_>, limits: &Limits, all: &[Series]) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "# coresift and makedumpfile on one core, dump level {LEVEL}\n");
-    for line in machine().iter().chain(versions) {
-        let _ = writeln!(out, "{line}");
+    head(&mut out, subject);
+    let kept = all.iter().filter_map(Series::best).find_map(|r| r.kept.or(r.said.map(|s| s.kept_pages))).unwrap_or(0);
+    if let Some(roofline) = limits.roofline {
+        let gib = |rate: f64| rate / f64::from(1 << 30);
+        let _ = writeln!(
+            out,
+            "\none core can: read the core at {:.2} GiB/s, copy memory at {:.2} GiB/s, write to tmpfs at {:.2} GiB/s;\n\
+             the {kept} pages kept are {:.2} GiB: {:.3} s to read, {:.3} s to write raw",
+            gib(roofline.read),
+            gib(roofline.copy),
+            gib(roofline.write),
+            gib(kept as f64 * 4096.0),
+            kept as f64 * 4096.0 / roofline.read,
+            kept as f64 * 4096.0 / roofline.write,
+        );
     }
-    let _ = writeln!(
-        out,
-        "core: {} ({size} bytes), in the page cache\n\n\
-         one core can: read the core at {:.2} GiB/s (all of it: {read_all:.3} s), copy memory at {:.2} GiB/s, \
-         write to tmpfs at {:.2} GiB/s;\nthe {kept} pages kept are {:.2} GiB: {:.3} s to read, {:.3} s to write raw",
-        core.file_name().unwrap_or_default().to_string_lossy(),
-        gib(roofline.read),
-        gib(roofline.copy),
-        gib(roofline.write),
-        gib(kept as f64 * 4096.0),
-        kept as f64 * 4096.0 / roofline.read,
-        kept as f64 * 4096.0 / roofline.write,
-    );
     let unequal = unequal_work(all);
     let _ = writeln!(
         out,
@@ -145,13 +185,26 @@ pub fn record(core: &Path, versions: &[String], roofline: Roofline, all: &[Serie
     );
     let _ = writeln!(
         out,
-        "Seconds; find and copy as the program reports them; x mdf: times faster than makedumpfile, best to best;"
+        "Seconds; find and copy as the program reports them; x mdf: times faster than makedumpfile, best to best;\n\
+         x mdf2: than makedumpfile --num-threads 2. Programs ran in turn, round by round, each run with {:.0} s at most.\n\n{}",
+        subject.timeout,
+        table(all)
     );
     let _ = writeln!(
         out,
-        "x mdf2: than makedumpfile --num-threads 2. Programs ran in turn, round by round.\n\n{}",
-        table(all)
+        "Pair by pair: their seconds by ours in the same round; median of the rounds, worst and best. else: what is neither\n\
+         stage (start, headers, page tables, symbols, end).\n\n{}",
+        pairs::table(all)
     );
+    match &limits.ceiling {
+        Some(Ok(ceiling)) => {
+            let _ = writeln!(out, "What one core could do at most\n\n{}", ceiling::table(ceiling, all));
+        }
+        Some(Err(why)) => {
+            let _ = writeln!(out, "What one core could do at most was not measured: {why}\n");
+        }
+        None => {}
+    }
     let _ = writeln!(
         out,
         "target\tcodec\tprogram\twall\tuser\tsystem\tpeak_kib\tminflt\tmajflt\tnvcsw\tnivcsw\tfind\tcopy\tkept\tbytes"
@@ -186,6 +239,23 @@ pub fn record(core: &Path, versions: &[String], roofline: Roofline, all: &[Serie
         let _ = writeln!(out, "{}", s.command);
     }
     out
+}
+
+/// A record of memory by threads.
+pub fn memory_record(subject: &Subject<'_>, table: &str) -> String {
+    let mut out = format!("# Memory of coresift by threads, dump level {LEVEL}, into /dev/null\n\n");
+    head(&mut out, subject);
+    let _ = write!(out, "\n{table}");
+    out
+}
+
+/// Machine, versions, command and core.
+fn head(out: &mut String, subject: &Subject<'_>) {
+    for line in machine().iter().chain(subject.versions) {
+        let _ = writeln!(out, "{line}");
+    }
+    let size = subject.core.metadata().map_or(0, |m| m.len());
+    let _ = writeln!(out, "command: {}\ncore: {} ({size} bytes), in the page cache", subject.command, subject.name);
 }
 
 /// Date, processor, memory, kernel, compiler and commit.

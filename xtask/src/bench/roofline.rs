@@ -3,14 +3,14 @@
 use anyhow::Result;
 use std::fs::File;
 use std::hint::black_box;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
 /// Rates in bytes a second, the best of a few tries, on one core.
 #[derive(Clone, Copy, Debug)]
 pub struct Roofline {
-    /// Reading the core from the page cache, front to back.
+    /// Reading what the core's file holds from the page cache, front to back.
     pub read: f64,
     /// Copying within memory, from and to buffers larger than the caches.
     pub copy: f64,
@@ -28,18 +28,8 @@ const COPIED: usize = 256 << 20;
 /// # Errors
 /// The core cannot be read, or the folder not written.
 pub fn measure(core: &Path, folder: &Path) -> Result<Roofline> {
-    let mut block = vec![0u8; BLOCK];
-    let mut sweep = || -> Result<u64> {
-        let (mut file, mut total) = (File::open(core)?, 0);
-        loop {
-            match file.read(&mut block)? {
-                0 => return Ok(total),
-                n => total += black_box(&block[..n]).len() as u64,
-            }
-        }
-    };
-    sweep()?;
-    let read = best(&mut sweep)?;
+    super::warm(core)?;
+    let read = best(&mut || super::warm(core))?;
 
     let (source, mut target) = (vec![1u8; COPIED], vec![2u8; COPIED]);
     let copy = best(&mut || {

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn machine() -> Image {
-    let text = "@0x1200 512 anon-thp content=text\n@0x1400 200 cache\n@0x1500 100 slab\n@0x1600 64 zero";
+    let text = "@0x1200 512 anon-thp content=text\n@0x1400 200 cache\n@0x1500 100 slab\n@0x1600 64 zero\n@0x1650 32 slab content=same";
     Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1080).ram(0x1200..0x1680).pages(text).build()
 }
 

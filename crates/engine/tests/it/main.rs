@@ -11,6 +11,7 @@ mod guard;
 mod hostile;
 mod random;
 mod refilter;
+mod shared;
 mod target;
 mod threads;
 mod unreadable;

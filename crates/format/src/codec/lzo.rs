@@ -18,6 +18,7 @@
 //! The state is the number of literals the last instruction copied: 0 to 3 after a match, 4 after a literal run. At the very start a
 //! byte above 17 is a run of that many less 17 literals.
 
+use super::matching::{BLOCK, TAIL, common, hash, word};
 use std::fmt;
 use std::hint::select_unpredictable;
 
@@ -32,15 +33,12 @@ const END: [u8; 3] = [0x11, 0, 0];
 
 /// 8 KiB of table: of 11 to 13 bits the fastest by a hair.
 const HASH_BITS: u32 = 12;
-/// The table holds 16-bit positions: a longer page is searched in blocks of this size, in which no distance is too great.
-const BLOCK: usize = 1 << 15;
 const _: () = assert!(BLOCK <= FAR);
-/// No match starts in this many bytes at the end of a block, so that the search can read ahead without a test.
-const TAIL: usize = 12;
 /// Bytes a step of the writer may touch, used or not: a match of three, the length of a literal run, 16 literals.
 pub(super) const SLACK: usize = 24;
 
-/// A greedy compressor: the only candidate at a position is the last one whose five bytes had the same hash.
+/// A greedy compressor: the only candidate at a position is the last one whose five bytes had the same hash, though four that are
+/// equal make a match: fewer, longer matches are faster to write.
 ///
 /// As fast as liblzo2 on pages of a 6.12 kernel (1.00 of its speed, 0.996 of its size; with a hash of four bytes 0.95 and 0.98). What
 /// limits it is one mispredicted branch a sequence and the latency of word, table, candidate and length: without bounds checks it
@@ -79,7 +77,7 @@ impl Encoder {
                     return Some(());
                 }
                 let word = word(block, at)?;
-                let slot = self.table.get_mut(hash(word))?;
+                let slot = self.table.get_mut(hash::<5, HASH_BITS>(word))?;
                 let from = usize::from(*slot);
                 *slot = at as u16;
                 if self::word(block, from)? as u32 == word as u32 {
@@ -99,39 +97,6 @@ impl Encoder {
             done = at;
         }
     }
-}
-
-#[inline]
-fn word(block: &[u8], at: usize) -> Option<u64> {
-    block.get(at..at + 8)?.first_chunk().map(|b| u64::from_le_bytes(*b))
-}
-
-/// Of the five lowest bytes, though four that are equal make a match: fewer, longer matches are 6 % faster to write.
-#[inline]
-fn hash(word: u64) -> usize {
-    ((word << 24).wrapping_mul(0x9e37_79b1_85eb_ca87) >> (64 - HASH_BITS)) as usize
-}
-
-/// Number of bytes from the start on that are equal.
-#[inline]
-fn common(a: &[u8], b: &[u8]) -> usize {
-    // Nine of ten matches end in here, and the branch is taken as expected.
-    if let (Some(x), Some(y)) = (a.first_chunk(), b.first_chunk()) {
-        let differ = u128::from_le_bytes(*x) ^ u128::from_le_bytes(*y);
-        if differ != 0 {
-            return (differ.trailing_zeros() / 8) as usize;
-        }
-    }
-    let (mut n, (aw, _), (bw, _)) = (0, a.as_chunks(), b.as_chunks());
-    for (x, y) in aw.iter().zip(bw) {
-        let differ = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
-        if differ != 0 {
-            return n + (differ.trailing_zeros() / 8) as usize;
-        }
-        n += 8;
-    }
-    let rest = a.get(n..).unwrap_or_default().iter().zip(b.get(n..).unwrap_or_default());
-    n + rest.take_while(|(x, y)| x == y).count()
 }
 
 #[derive(Clone, Copy)]

@@ -8,7 +8,10 @@
 //!
 //! A file may mix codecs (a merge of parts does), so the codec is a property of each page, never of the file.
 
+mod deflate;
+mod huffman;
 mod lzo;
+mod matching;
 #[cfg(test)]
 mod tests;
 
@@ -234,6 +237,9 @@ pub struct Compressor {
 
 enum Encoder {
     None,
+    /// Level 1.
+    Deflate(Box<deflate::Encoder>),
+    /// The levels above.
     Zlib(libdeflater::Compressor),
     Lzo(Box<lzo::Encoder>),
     Snappy(Box<snap::raw::Encoder>),
@@ -253,6 +259,9 @@ impl Compressor {
         let page = page_size.bytes();
         let (encoder, max_output) = match codec {
             Codec::None => (Encoder::None, 0),
+            Codec::Zlib if level == 1 => {
+                (Encoder::Deflate(Box::new(deflate::Encoder::new(page))), page + deflate::SLACK)
+            }
             Codec::Zlib => {
                 let level = libdeflater::CompressionLvl::new(level).unwrap_or_default();
                 (Encoder::Zlib(libdeflater::Compressor::new(level)), page)
@@ -278,6 +287,7 @@ impl Compressor {
         let limit = page.len().checked_sub(1)?;
         let written = match &mut self.encoder {
             Encoder::None => return None,
+            Encoder::Deflate(zlib) => zlib.compress(page, out.get_mut(..limit + deflate::SLACK)?)?,
             Encoder::Zlib(zlib) => zlib.zlib_compress(page, out.get_mut(..limit)?).ok()?,
             Encoder::Lzo(lzo) => lzo.compress(page, out.get_mut(..page.len() + lzo::SLACK)?)?,
             Encoder::Snappy(snappy) => snappy.compress(page, out).ok()?,
@@ -291,7 +301,7 @@ impl fmt::Debug for Compressor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let codec = match self.encoder {
             Encoder::None => Codec::None,
-            Encoder::Zlib(_) => Codec::Zlib,
+            Encoder::Deflate(_) | Encoder::Zlib(_) => Codec::Zlib,
             Encoder::Lzo(_) => Codec::Lzo,
             Encoder::Snappy(_) => Codec::Snappy,
             Encoder::Zstd(..) => Codec::Zstd,

@@ -3,11 +3,11 @@
 use crate::make::{Elf, Failing, Load, flatten, note, page_of};
 use coresift_format::{
     Bits, Bytes, Container, ElfCore, Endian, FileBytes, FormatError, Input, Machine, MemoryView, PageSet, PageSize,
-    Pfn, PhysAddr, PhysicalMemory, ReadError, faults_taken, guard_faults,
+    Pfn, PhysAddr, PhysicalMemory, ReadError, Window, faults_taken, guard_faults,
 };
 use proptest::prelude::*;
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 fn open(file: Vec<u8>) -> Input {
     Input::from_bytes(Arc::new(file)).unwrap()
@@ -388,6 +388,60 @@ fn a_file_cut_while_it_is_read_gives_an_error_never_false_zeros() {
     assert_eq!(view.slice(PhysAddr(0x10_0000), 0x1000).unwrap(), &[0xa5; 0x1000], "the rest is still there");
     let mut buf = [0; 0x1000];
     assert!(view.read(PhysAddr(0x30_0000), &mut buf).is_err());
+}
+
+/// A file that remembers the windows it was asked for, in pages.
+struct Watched {
+    file: FileBytes,
+    windows: Mutex<Vec<(u64, usize)>>,
+}
+
+impl Bytes for Watched {
+    fn name(&self) -> &str {
+        self.file.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        self.file.read_at(offset, buf)
+    }
+
+    fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        self.windows.lock().unwrap().push((offset / 0x1000, len / 0x1000));
+        self.file.window(offset, len)
+    }
+}
+
+#[test]
+fn windows_grow_where_pieces_follow_each_other_and_only_there() {
+    const PAGES: u64 = 16 << 8;
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let elf = Elf::le64().load(Load::new(0, &page_of(1, PAGES as usize * 0x1000))).build();
+    file.write_all(&elf).unwrap();
+    let file = FileBytes::open(file.path()).unwrap().with_windows(true);
+    let watched = Arc::new(Watched { file, windows: Mutex::default() });
+    let core = ElfCore::open(Arc::clone(&watched) as Arc<dyn Bytes>, PageSize::K4).unwrap();
+    let at = core.segments()[0].file_offset / 0x1000;
+    let asked = |pages: &mut dyn Iterator<Item = (u64, usize)>| {
+        let mut view = core.view();
+        pages.for_each(|(page, len)| assert!(view.slice(PhysAddr(page * 0x1000), len * 0x1000).is_ok()));
+        std::mem::take(&mut *watched.windows.lock().unwrap()).into_iter().map(|(p, n)| (p - at, n)).collect::<Vec<_>>()
+    };
+    let one_by_one = asked(&mut (0..PAGES).map(|page| (page, 1)));
+    // The first page follows nothing and is too small to be mapped alone; the last window ends with the file's data.
+    let expected = [(1, 32), (33, 64), (97, 128), (225, 256), (481, 512), (993, 1024), (2017, 1024), (3041, 1024)];
+    assert_eq!(one_by_one[..8], expected);
+    assert_eq!(one_by_one.len(), 9);
+    assert_eq!(asked(&mut (0..PAGES).step_by(512).map(|page| (page, 1))), [], "pages far from each other are read");
+    assert_eq!(asked(&mut [(0, 3), (1000, 2), (2000, 40)].into_iter()), [(0, 3), (2000, 40)], "no more than the piece");
+    assert_eq!(
+        asked(&mut [(0, 200), (210, 1), (250, 1), (2000, 3), (2010, 1)].into_iter()),
+        [(0, 200), (210, 32), (250, 64), (2000, 3), (2010, 32)],
+        "a piece far away begins anew"
+    );
 }
 
 proptest! {

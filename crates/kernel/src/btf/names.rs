@@ -4,8 +4,10 @@ use crate::error::Result;
 use crate::virt::{ReadAhead, VirtAddr};
 use std::collections::HashMap;
 
-/// Places of names that are kept. What writes kernels' BTF (pahole by libbpf) writes each string once; this is for what does not.
+/// Places of names that are kept. What writes kernels' BTF (pahole by libbpf) writes each string once, and whole; this is for what
+/// does not, as the format allows, and keeps whole strings where short names are the end of many others.
 const MAX_PLACES: usize = 1 << 15;
+const MAX_ENDS: usize = 1 << 12;
 /// Characters, from the end of a name, that a string must share with it to be compared.
 const TAIL: usize = 4;
 /// Strings read at a time.
@@ -43,8 +45,10 @@ impl<'n> Names<'n> {
             while let Some(nul) = nul(piece, seen) {
                 let string = piece.get(..nul).unwrap_or_default();
                 for (number, name) in tails.names(string) {
-                    if string.ends_with(name) && places.len() < MAX_PLACES {
-                        places.push(((first + nul - name.len()) as u32, number));
+                    let Some(before) = string.strip_suffix(name) else { continue };
+                    let whole = before.last().is_none_or(|b| *b == 0);
+                    if places.len() < if whole { MAX_PLACES } else { MAX_ENDS } {
+                        places.push(((first + before.len()) as u32, number));
                     }
                 }
                 seen = nul + 1;

@@ -1,0 +1,231 @@
+//! One thread's share of the copy: a batch of pages is read, tested and compressed.
+
+use crate::batches::Run;
+use crate::dedup::{InBatch, Known, Place, tag};
+use coresift_format::codec::{CodecError, Compression, Compressor};
+use coresift_format::{MemoryView, PageSize, Pfn, PhysicalMemory};
+
+/// How one page of a batch is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// As the shared zero page.
+    Zero,
+    /// As `size` bytes of the batch's data, in the form `flags` names. Pages of the same content share them.
+    Data {
+        /// Where in the batch's data.
+        at: u32,
+        /// Bytes.
+        size: u32,
+        /// Codec bit, 0 for a raw page.
+        flags: u32,
+    },
+    /// As a page of the same content that an earlier batch has.
+    Known(Place),
+    /// Not at all: it could not be read.
+    Lost,
+}
+
+/// One batch on its way.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Its pages.
+    pub runs: Vec<Run>,
+    /// How each is stored.
+    pub pages: Vec<Stored>,
+    /// The tag of each page that is [`Stored::Data`].
+    pub tags: Vec<u64>,
+    /// Room for all pages of a batch, of which the first `used` bytes are filled. Never shrunk: clearing it for each page cost 2 %
+    /// of a run with snappy.
+    pub data: Vec<u8>,
+    /// Bytes of `data` that are filled.
+    pub used: usize,
+    /// Pages that share another's data, of this batch or an earlier one; the zero page does not count.
+    pub shared: u64,
+    /// Pages that could not be read, with the reason.
+    pub lost: Vec<(Pfn, String)>,
+    /// Bytes read.
+    pub bytes_in: u64,
+}
+
+impl Batch {
+    /// What is to be written.
+    pub fn stored(&self) -> &[u8] {
+        self.data.get(..self.used).unwrap_or_default()
+    }
+
+    fn clear(&mut self) {
+        self.pages.clear();
+        self.tags.clear();
+        self.lost.clear();
+        (self.used, self.shared, self.bytes_in) = (0, 0, 0);
+    }
+
+    fn push(&mut self, stored: Stored, tag: u64) {
+        self.pages.push(stored);
+        self.tags.push(tag);
+    }
+}
+
+/// One thread's reader and compressor.
+pub struct Worker<'a> {
+    view: Box<dyn MemoryView + 'a>,
+    compressor: Compressor,
+    flags: u32,
+    page: PageSize,
+    known: &'a Known,
+    /// The pages of the batch, one after the other; not used without a codec.
+    input: Vec<u8>,
+}
+
+impl<'a> Worker<'a> {
+    /// A worker with its own view of the memory.
+    ///
+    /// # Errors
+    /// The codec cannot be set up.
+    pub fn new(memory: &'a dyn PhysicalMemory, compression: Compression, known: &'a Known) -> Result<Self, CodecError> {
+        let page = memory.page_size();
+        let compressor = Compressor::new(compression, page)?;
+        Ok(Self { view: memory.view(), compressor, flags: compression.codec.flag(), page, known, input: Vec::new() })
+    }
+
+    /// Reads the pages of the runs of `batch`, which is number `number`, and stores them in its data.
+    pub fn fill(&mut self, batch: &mut Batch, number: u64) {
+        batch.clear();
+        let size = self.page.bytes();
+        let pages: usize = batch.runs.iter().map(|run| run.pages as usize).sum();
+        let room = pages * size + self.compressor.max_output();
+        if batch.data.len() < room {
+            batch.data.resize(room, 0);
+        }
+        if self.flags != 0 && self.input.len() < pages * size {
+            self.input.resize(pages * size, 0);
+        }
+        let mut in_batch = InBatch::new();
+        for index in 0..batch.runs.len() {
+            let Some(run) = batch.runs.get(index).copied() else { break };
+            batch.bytes_in += u64::from(run.pages) * size as u64;
+            if self.flags == 0 {
+                self.fill_raw(batch, run, number, &mut in_batch);
+            } else {
+                self.fill_compressed(batch, run, number, &mut in_batch);
+            }
+        }
+    }
+
+    fn fill_compressed(&mut self, batch: &mut Batch, run: Run, number: u64, in_batch: &mut InBatch) {
+        let size = self.page.bytes();
+        let start = batch.pages.len() * size;
+        let room = self.input.get_mut(start..start + run.pages as usize * size).unwrap_or_default();
+        let whole = self.view.read(run.start.addr(self.page), room).is_ok();
+        for (pfn, at) in run.pfns().zip((start..).step_by(size)) {
+            let Some((earlier, rest)) = self.input.split_at_mut_checked(at) else { return };
+            let Some(bytes) = rest.get_mut(..size) else { return };
+            if let Some(without) = without_data(&mut *self.view, pfn, self.page, bytes, whole, &mut batch.lost) {
+                batch.push(without, 0);
+                continue;
+            }
+            let tag = tag(bytes);
+            let same =
+                in_batch.find(tag, batch, |index, _| earlier.get(index * size..(index + 1) * size) == Some(bytes));
+            if let Some(same) = same.or_else(|| self.known.find(tag, bytes, number).map(Stored::Known)) {
+                batch.shared += 1;
+                batch.push(same, tag);
+                continue;
+            }
+            let room = batch.data.get_mut(batch.used..).unwrap_or_default();
+            let (size, flags) = store(bytes, &mut self.compressor, self.flags, room);
+            batch.push(Stored::Data { at: batch.used as u32, size, flags }, tag);
+            batch.used += size as usize;
+        }
+    }
+
+    /// Without a codec the pages are read to where they are written from, and moved only where one before them is left out.
+    fn fill_raw(&mut self, batch: &mut Batch, run: Run, number: u64, in_batch: &mut InBatch) {
+        let size = self.page.bytes();
+        let start = batch.used;
+        let whole = match batch.data.get_mut(start..start + run.pages as usize * size) {
+            Some(room) => self.view.read(run.start.addr(self.page), room).is_ok(),
+            None => false,
+        };
+        for (pfn, at) in run.pfns().zip((start..).step_by(size)) {
+            let Some(bytes) = batch.data.get_mut(at..at + size) else { return };
+            if let Some(without) = without_data(&mut *self.view, pfn, self.page, bytes, whole, &mut batch.lost) {
+                batch.push(without, 0);
+                continue;
+            }
+            let Some(bytes) = batch.data.get(at..at + size) else { return };
+            let tag = tag(bytes);
+            let same = in_batch.find(tag, batch, |_, stored| match stored {
+                Stored::Data { at, .. } => batch.data.get(at as usize..at as usize + size) == Some(bytes),
+                _ => false,
+            });
+            if let Some(same) = same.or_else(|| self.known.find(tag, bytes, number).map(Stored::Known)) {
+                batch.shared += 1;
+                batch.push(same, tag);
+                continue;
+            }
+            if at != batch.used {
+                batch.data.copy_within(at..at + size, batch.used);
+            }
+            batch.push(Stored::Data { at: batch.used as u32, size: size as u32, flags: 0 }, tag);
+            batch.used += size;
+        }
+    }
+}
+
+/// How the page `pfn`, whose `bytes` are read unless its run was not `whole`, is stored if it needs no data: as zeros, or not at
+/// all, for it cannot be read.
+fn without_data(
+    view: &mut dyn MemoryView,
+    pfn: Pfn,
+    page: PageSize,
+    bytes: &mut [u8],
+    whole: bool,
+    lost: &mut Vec<(Pfn, String)>,
+) -> Option<Stored> {
+    if !whole && let Err(e) = view.read(pfn.addr(page), bytes) {
+        lost.push((pfn, e.to_string()));
+        return Some(Stored::Lost);
+    }
+    is_zero(bytes).then_some(Stored::Zero)
+}
+
+/// Puts the page `bytes`, which is not zero, to the front of `room` in its shortest form, and returns its bytes and flags. There is room
+/// for it as it is, and for what the codec needs.
+fn store(bytes: &[u8], compressor: &mut Compressor, flags: u32, room: &mut [u8]) -> (u32, u32) {
+    if let Some(n) = compressor.compress(bytes, room) {
+        return (n as u32, flags);
+    }
+    if let Some(raw) = room.get_mut(..bytes.len()) {
+        raw.copy_from_slice(bytes);
+    }
+    (bytes.len() as u32, 0)
+}
+
+/// Whether all bytes are zero. Nine of ten pages that are not show it in their first word; the rest is tested in blocks that
+/// become vector instructions.
+fn is_zero(page: &[u8]) -> bool {
+    if page.first_chunk::<8>().is_some_and(|w| *w != [0; 8]) {
+        return false;
+    }
+    let (blocks, rest) = page.as_chunks::<256>();
+    blocks.iter().all(|block| block.as_chunks::<8>().0.iter().fold(0, |or, w| or | u64::from_ne_bytes(*w)) == 0)
+        && rest.iter().all(|b| *b == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_byte_anywhere_makes_a_page_not_zero() {
+        let mut page = vec![0u8; 4096];
+        assert!(is_zero(&page));
+        for i in 0..4096 {
+            page[i] = 1;
+            assert!(!is_zero(&page), "byte {i}");
+            page[i] = 0;
+        }
+        assert!(is_zero(&[]) && !is_zero(&[0, 0, 1]));
+    }
+}

@@ -1,0 +1,293 @@
+//! What one core could do at most with this core file: look at every struct page, compress every page kept, write every byte.
+
+use super::contender::{CODECS, Contender};
+use super::record::Series;
+use anyhow::{Context, Result, ensure};
+use coresift_format::codec::{Codec, Compressor};
+use coresift_format::{Input, PageSize, Pfn, PhysAddr};
+use coresift_kernel::{FoundInfo, Kernel, PageClass};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Instant;
+
+/// Struct pages that are swept at most: those of 1 TiB. From there on a sweep is the same over again.
+const SWEPT: u64 = 1 << 28;
+/// Bytes of memory map looked at through one slice, as a scan has them.
+const SLICE: u64 = 256 << 10;
+/// Pages that are compressed at most: 256 MiB.
+const COMPRESSED: u64 = 1 << 16;
+/// Neighbouring pages that are taken together, so that the sample has the runs of the whole.
+const STRETCH: u64 = 64;
+/// Bytes of one write.
+const BLOCK: usize = 256 << 10;
+const TRIES: u32 = 3;
+
+/// The limits of one core file on this machine.
+#[derive(Clone, Debug, Default)]
+pub struct Ceiling {
+    /// Struct pages swept.
+    pub swept: u64,
+    /// Nanoseconds a struct page: one word of each, the first time (page faults of the mapping among it).
+    pub sweep_first: f64,
+    /// The same again, best of a few.
+    pub sweep_one: f64,
+    /// The words that classes are told by (flags, mapping, `_mapcount`, private, `compound_head`), best of a few.
+    pub sweep_words: f64,
+    /// Non-zero kept pages that were compressed.
+    pub pages: u64,
+    /// Bytes a second of each codec.
+    pub codecs: Vec<(&'static str, f64)>,
+    /// Target, codec, bytes, and seconds to write so many.
+    pub writes: Vec<(&'static str, &'static str, u64, f64)>,
+}
+
+/// Measures all of it; `kept` is about how many pages a dump keeps. `outs` are the targets with their files.
+///
+/// # Errors
+/// The core cannot be read or understood, or a target not written.
+pub fn measure(core: &Path, kept: u64, all: &[Series], outs: &[(&'static str, std::path::PathBuf)]) -> Result<Ceiling> {
+    let input = Input::open(core)?;
+    let kernel = Kernel::open(&input, &FoundInfo::of(&input)?.text)?;
+    let mut ceiling = Ceiling::default();
+    let pieces = map_pieces(&input, &kernel);
+    sweeps(&input, &kernel, &pieces, &mut ceiling)?;
+    let pages = sample(&input, &kernel, &pieces, kept)?;
+    drop(pieces);
+    ceiling.pages = (pages.len() / PageSize::K4.bytes()) as u64;
+    if ceiling.pages > 0 {
+        for (name, _) in CODECS {
+            ceiling.codecs.push((name, codec_rate(name, &pages)?));
+        }
+    }
+    drop(pages);
+    for (target, out) in outs {
+        for (codec, _) in CODECS {
+            let ours = all.iter().filter(|s| s.contender.ours && (s.target, s.codec) == (*target, *codec));
+            if let Some(bytes) = ours.filter_map(Series::best).find_map(|run| Some(run.said?.bytes_out)) {
+                ceiling.writes.push((target, codec, bytes, write(out, bytes)?));
+            }
+        }
+    }
+    Ok(ceiling)
+}
+
+/// Neighbouring struct pages that are contiguous in physical memory.
+struct Piece {
+    first: Pfn,
+    phys: PhysAddr,
+    pages: u64,
+}
+
+/// The struct pages of RAM, up to [`SWEPT`] of them.
+fn map_pieces(input: &Input, kernel: &Kernel) -> Vec<Piece> {
+    let memory = input.memory();
+    let (size, mut reader) = (kernel.memmap.struct_size, kernel.reader(memory));
+    let (mut pieces, mut total) = (Vec::new(), 0);
+    let ranges = memory.ram().all_runs().flat_map(|(start, end)| kernel.memmap.covering(start, end));
+    for range in ranges {
+        let mut at = 0;
+        while at < range.end.0 - range.start.0 && total < SWEPT {
+            let left = (range.end.0 - range.start.0 - at) * size;
+            let pages = match reader.contiguous(range.map.plus(at * size), left.min(SLICE)) {
+                Ok((phys, len)) if len >= size => {
+                    pieces.push(Piece { first: range.start.plus(at), phys, pages: len / size });
+                    len / size
+                }
+                _ => 1,
+            };
+            (at, total) = (at + pages, total + pages);
+        }
+    }
+    pieces
+}
+
+fn sweeps(input: &Input, kernel: &Kernel, pieces: &[Piece], ceiling: &mut Ceiling) -> Result<()> {
+    ceiling.swept = pieces.iter().map(|p| p.pages).sum();
+    ensure!(ceiling.swept > 0, "no struct page can be read");
+    let size = usize::try_from(kernel.memmap.struct_size)?;
+    let offset = |member: &str| kernel.info.offset(member).ok().flatten().and_then(|o| usize::try_from(o).ok());
+    let head = offset("page.compound_head").or_else(|| offset("page.compound_info"));
+    let members = [offset("page.flags"), offset("page.mapping"), offset("page.private"), head];
+    // 8 bytes each; `_mapcount` has 4, and `_refcount` or another 4 bytes behind it.
+    let words = members.map(|o| o.unwrap_or(0).min(size - 8));
+    let mapcount = offset("page._mapcount").unwrap_or(0).min(size - 8);
+    let five = [words[0], words[1], mapcount, words[2], words[3]];
+    let mut view = input.memory().view();
+    let mut pass = |all: bool| -> Result<f64> {
+        let start = Instant::now();
+        let mut seen = 0u64;
+        for piece in pieces {
+            let bytes = view.slice(piece.phys, piece.pages as usize * size)?;
+            let word = |page: &[u8], at: usize| {
+                page.get(at..at + 8).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_le_bytes(*b))
+            };
+            if all {
+                for page in bytes.chunks_exact(size) {
+                    seen |= five.iter().fold(0, |sum, at| sum | word(page, *at));
+                }
+            } else {
+                for page in bytes.chunks_exact(size) {
+                    seen |= word(page, five[0]);
+                }
+            }
+        }
+        black_box(seen);
+        Ok(start.elapsed().as_secs_f64() * 1e9 / ceiling.swept as f64)
+    };
+    ceiling.sweep_first = pass(false)?;
+    let mut best = |all| (0..TRIES).map(|_| pass(all)).try_fold(f64::MAX, |best, t| t.map(|t| best.min(t)));
+    ceiling.sweep_one = best(false)?;
+    ceiling.sweep_words = best(true)?;
+    Ok(())
+}
+
+/// Non-zero pages that level 31 keeps by their struct pages, in stretches from the whole of memory.
+fn sample(input: &Input, kernel: &Kernel, pieces: &[Piece], kept: u64) -> Result<Vec<u8>> {
+    let (size, page_len) = (kernel.rules.size(), PageSize::K4.bytes());
+    let every = kept.div_ceil(COMPRESSED).max(1);
+    let (mut maps, mut contents) = (input.memory().view(), input.memory().view());
+    let (mut page, mut pages) = (vec![0; page_len], Vec::new());
+    let (mut number, mut next) = (0u64, Pfn(0));
+    for piece in pieces {
+        let map = maps.slice(piece.phys, piece.pages as usize * size)?;
+        let end = piece.first.plus(piece.pages);
+        // A block may have begun in the piece before.
+        let mut at = next.max(piece.first);
+        while at < end {
+            let rest = map.get((at.0 - piece.first.0) as usize * size..).unwrap_or_default();
+            let verdict = kernel.rules.classify(at, rest.get(..size).unwrap_or_default(), || rest.get(size..2 * size));
+            next = at.plus(1 << verdict.order);
+            if matches!(verdict.class, PageClass::Kernel | PageClass::Slab) {
+                for pfn in (at.0..next.0.min(end.0)).map(Pfn) {
+                    number += 1;
+                    let wanted = (number / STRETCH).is_multiple_of(every);
+                    if wanted
+                        && contents.read(pfn.addr(PageSize::K4), &mut page).is_ok()
+                        && page.iter().any(|b| *b != 0)
+                    {
+                        pages.extend_from_slice(&page);
+                    }
+                }
+            }
+            at = next;
+        }
+        if (pages.len() / page_len) as u64 >= COMPRESSED {
+            break;
+        }
+    }
+    Ok(pages)
+}
+
+/// Bytes a second that one thread compresses of `pages`; copies, for the codec that does nothing.
+fn codec_rate(name: &str, pages: &[u8]) -> Result<f64> {
+    let codec: Codec = name.parse().with_context(|| format!("codec {name}"))?;
+    let mut compressor = Compressor::new(codec.into(), PageSize::K4)?;
+    let mut out = vec![0; compressor.max_output().max(PageSize::K4.bytes())];
+    let mut best = 0f64;
+    for _ in 0..TRIES {
+        let start = Instant::now();
+        for page in pages.chunks_exact(PageSize::K4.bytes()) {
+            if codec == Codec::None {
+                out.copy_from_slice(black_box(page));
+                black_box(&mut out);
+            } else {
+                black_box(compressor.compress(page, &mut out));
+            }
+        }
+        best = best.max(pages.len() as f64 / start.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}
+
+/// Seconds to write so many bytes, best of a few.
+fn write(out: &Path, bytes: u64) -> Result<f64> {
+    let block = vec![0x5a; BLOCK];
+    let mut best = f64::MAX;
+    for _ in 0..TRIES {
+        let start = Instant::now();
+        let mut file = File::create(out).with_context(|| format!("cannot write {}", out.display()))?;
+        let mut left = bytes;
+        while left > 0 {
+            let n = left.min(BLOCK as u64);
+            file.write_all(&block[..n as usize])?;
+            left -= n;
+        }
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    if out.is_file() {
+        std::fs::remove_file(out)?;
+    }
+    Ok(best)
+}
+
+/// Our stages beside the limits, in percent of them.
+pub fn table(ceiling: &Ceiling, all: &[Series]) -> String {
+    let mut out = format!(
+        "sweep of {} struct pages, ns each: {:.2} one word (first time, with the faults of the mapping: {:.2}), \
+         {:.2} the words classes are told by\n",
+        ceiling.swept, ceiling.sweep_one, ceiling.sweep_first, ceiling.sweep_words
+    );
+    for threads in ["1", "2"] {
+        let runs = all.iter().filter(|s| is(&s.contender, threads)).flat_map(|s| s.runs.iter().flatten());
+        let each = |find: f64, ram: u64| find * 1e9 / ram.max(1) as f64;
+        let best = runs.filter_map(|r| Some(each(r.stages[0], r.said?.ram_pages))).min_by(f64::total_cmp);
+        if let Some(ns) = best {
+            let of = |limit: f64| limit / threads.parse::<f64>().unwrap_or(1.0) / ns * 100.0;
+            let _ = writeln!(
+                out,
+                "find pages, {threads} thread(s): {ns:.2} ns a page, {:.0} % of the sweep of one word, {:.0} % of the words' \
+                 ({:.0} % with the faults)",
+                of(ceiling.sweep_one),
+                of(ceiling.sweep_words),
+                of(ceiling.sweep_first),
+            );
+        }
+    }
+    let _ = writeln!(
+        out,
+        "\ncodecs alone, one thread, {} non-zero kept pages in memory; copy: non-zero kept bytes by our copy stage;\n\
+         write: seconds to write the same bytes in {} KiB blocks\n\n{:<6} {:<6} {:<21} {:>10} {:>10} {:>9} {:>9} {:>9}",
+        ceiling.pages,
+        BLOCK >> 10,
+        "target",
+        "codec",
+        "program",
+        "codec MB/s",
+        "copy MB/s",
+        "% of it",
+        "write s",
+        "copy s"
+    );
+    for series in all.iter().filter(|s| s.contender.threads.is_some()) {
+        let threads: f64 = series.contender.threads.and_then(|t| t.parse().ok()).unwrap_or(1.0);
+        let (Some(best), Some((_, rate))) =
+            (series.best_copy(), ceiling.codecs.iter().find(|c| c.0 == series.codec && series.contender.ours))
+        else {
+            continue;
+        };
+        let Some(said) = best.said else { continue };
+        let bytes = (said.kept_pages - said.zero_pages) as f64 * PageSize::K4.bytes() as f64;
+        let copy = bytes / best.stages[1];
+        let wrote = ceiling.writes.iter().find(|w| (w.0, w.1) == (series.target, series.codec)).map_or(0.0, |w| w.3);
+        let _ = writeln!(
+            out,
+            "{:<6} {:<6} {:<21} {:>10.0} {:>10.0} {:>9.0} {:>9.3} {:>9.3}",
+            series.target,
+            series.codec,
+            series.contender.name,
+            rate / 1e6,
+            copy / 1e6,
+            copy / (rate * threads) * 100.0,
+            wrote,
+            best.stages[1],
+        );
+    }
+    out
+}
+
+fn is(contender: &Contender, threads: &str) -> bool {
+    contender.ours && contender.threads == Some(threads)
+}
