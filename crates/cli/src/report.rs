@@ -47,7 +47,9 @@ fn amounts(report: &Report) -> String {
         count(report.shared_pages),
     );
     for stage in &report.stages {
-        let per_second = |amount, unit: fn(u64) -> String| rate(amount, stage.seconds).map_or_else(|| "-".into(), unit);
+        let per_second = |amount, unit: fn(u64) -> String| {
+            rate(amount, stage.seconds).filter(|_| amount > 0).map_or_else(|| "-".into(), unit)
+        };
         let _infallible = writeln!(
             out,
             "  {:<12} {:>10}  {:>14} pages/s  {:>12}/s",

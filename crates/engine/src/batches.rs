@@ -1,5 +1,6 @@
 //! The kept pages in the order they are written, cut into batches.
 
+use crate::selection::{Kinds, Selection};
 use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, Pfn};
 
 /// Bytes of pages in a batch. 256 KiB in and about 100 KiB out are small enough to stay in a core's L2 cache while they are
@@ -24,43 +25,59 @@ impl Run {
     }
 }
 
-/// Cuts the kept pages into batches: the sets of `first` one after the other, then what is left, each in pfn order.
+/// One pass over the kept pages, in pfn order, for those of a kind that no pass before it took.
+#[derive(Debug)]
+pub enum Pass {
+    /// Pages of a set, as far as they are kept.
+    Of(PageSet),
+    /// Slab pages.
+    Slab,
+    /// The kernel's own.
+    Kernel,
+    /// All.
+    Rest,
+}
+
+/// Cuts the kept pages into batches: pass by pass, each in pfn order.
 pub struct Batches<'a> {
-    keep: &'a PageSet,
-    first: &'a [PageSet],
+    selection: &'a Selection<'a>,
+    passes: &'a [Pass],
     pass: usize,
     chunks: Box<dyn Iterator<Item = u64> + Send + 'a>,
     chunk: u64,
+    kinds: Kinds,
+    /// Pages of the chunk that are yet to come in this pass.
     bits: ChunkBits,
     scratch: ChunkBits,
     at: u64,
-    /// The kept pages of the chunk.
-    kept: ChunkBits,
-    /// A page of the chunk, and how many kept pages are before it: asking the whole set for each run took 0.9 us, and batches are
-    /// claimed under a lock.
-    ranked: (u64, u64),
+    /// Index of the descriptor of the kept page at or behind place `ranked` of the chunk.
+    rank: u64,
+    ranked: u64,
     batch_pages: u64,
     next: u64,
 }
 
 impl<'a> Batches<'a> {
-    /// Batches of `batch_pages` pages of `keep`, of which those in the sets `first` come first, a page at its first chance.
+    /// Batches of `batch_pages` pages of `selection`, in the order of `passes`, of which the last is [`Pass::Rest`].
     #[must_use]
-    pub fn new(keep: &'a PageSet, first: &'a [PageSet], batch_pages: usize) -> Self {
-        Self {
-            keep,
-            first,
+    pub fn new(selection: &'a Selection<'a>, passes: &'a [Pass], batch_pages: usize) -> Self {
+        let mut batches = Self {
+            selection,
+            passes,
             pass: 0,
-            chunks: Box::new(first.first().unwrap_or(keep).chunks()),
+            chunks: Box::new(std::iter::empty()),
             chunk: 0,
+            kinds: Kinds::default(),
             bits: ChunkBits::default(),
             scratch: ChunkBits::default(),
             at: 1 << CHUNK_SHIFT,
-            kept: ChunkBits::default(),
-            ranked: (0, 0),
+            rank: 0,
+            ranked: 0,
             batch_pages: batch_pages as u64,
             next: 0,
-        }
+        };
+        batches.chunks = batches.chunks_of(0);
+        batches
     }
 
     /// Fills `runs` with the next batch, at most a batch's number of pages, and returns its number, counted from 0; `None` when all
@@ -73,9 +90,9 @@ impl<'a> Batches<'a> {
                 match self.chunks.next() {
                     Some(chunk) => self.load(chunk),
                     None if !runs.is_empty() => break,
-                    None if self.pass < self.first.len() => {
+                    None if self.pass + 1 < self.passes.len() => {
                         self.pass += 1;
-                        self.chunks = Box::new(self.first.get(self.pass).unwrap_or(self.keep).chunks());
+                        self.chunks = self.chunks_of(self.pass);
                     }
                     None => return None,
                 }
@@ -84,34 +101,59 @@ impl<'a> Batches<'a> {
             let pages = (end - start).min(room);
             self.at = start + pages;
             room -= pages;
-            let rank = self.ranked.1 + self.kept.count_in(self.ranked.0, start);
-            self.ranked = (start, rank);
+            self.rank += self.kinds.keep.count_in(self.ranked, start);
+            self.ranked = start;
             let start = Pfn((self.chunk << CHUNK_SHIFT) + start);
             match runs.last_mut() {
                 Some(last) if last.start.plus(last.pages.into()) == start => last.pages += pages as u32,
-                _ => runs.push(Run { start, pages: pages as u32, rank }),
+                _ => runs.push(Run { start, pages: pages as u32, rank: self.rank }),
             }
         }
         self.next += 1;
         Some(self.next - 1)
     }
 
+    /// The chunks to look at in pass number `pass`.
+    fn chunks_of(&self, pass: usize) -> Box<dyn Iterator<Item = u64> + Send + 'a> {
+        let kernel_was = self.passes.iter().take(pass).any(|p| matches!(p, Pass::Kernel));
+        let slab_was = self.passes.iter().take(pass).any(|p| matches!(p, Pass::Slab));
+        match self.passes.get(pass) {
+            None => Box::new(std::iter::empty()),
+            Some(Pass::Of(set)) => Box::new(set.chunks()),
+            Some(Pass::Slab) => Box::new(self.selection.slab_chunks()),
+            Some(Pass::Rest) if kernel_was && slab_was => Box::new(self.selection.other_chunks()),
+            Some(Pass::Kernel | Pass::Rest) => Box::new(self.selection.chunks()),
+        }
+    }
+
     fn load(&mut self, chunk: u64) {
         self.chunk = chunk;
         self.at = 0;
-        self.keep.copy_chunk(chunk, &mut self.kept);
-        self.ranked = (0, self.keep.rank(Pfn(chunk << CHUNK_SHIFT)));
-        match self.first.get(self.pass) {
-            Some(set) => {
-                set.copy_chunk(chunk, &mut self.bits);
-                // A page set is only an order; what is written is `keep`.
-                self.bits.intersect(&self.kept);
+        self.selection.load(chunk, &mut self.kinds);
+        (self.rank, self.ranked) = (self.selection.before(chunk), 0);
+        let Kinds { keep, slab, other } = &self.kinds;
+        self.bits.0.copy_from_slice(&*keep.0);
+        for (number, pass) in self.passes.iter().enumerate().take(self.pass + 1) {
+            let now = number == self.pass;
+            match pass {
+                Pass::Of(set) => {
+                    set.copy_chunk(chunk, &mut self.scratch);
+                    if now { self.bits.intersect(&self.scratch) } else { self.bits.subtract(&self.scratch) }
+                }
+                Pass::Slab if now => self.bits.intersect(slab),
+                Pass::Slab => self.bits.subtract(slab),
+                Pass::Kernel if now => {
+                    self.bits.subtract(slab);
+                    self.bits.subtract(other);
+                }
+                Pass::Kernel => {
+                    // What is left of the kept pages is not the kernel's own.
+                    self.scratch.0.copy_from_slice(&*slab.0);
+                    self.scratch.unite(other);
+                    self.bits.intersect(&self.scratch);
+                }
+                Pass::Rest => {}
             }
-            None => self.keep.copy_chunk(chunk, &mut self.bits),
-        }
-        for set in self.first.iter().take(self.pass) {
-            set.copy_chunk(chunk, &mut self.scratch);
-            self.bits.subtract(&self.scratch);
         }
     }
 }
@@ -120,20 +162,23 @@ impl<'a> Batches<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::borrow::Cow;
 
     proptest! {
         #[test]
-        fn every_kept_page_comes_once_the_first_sets_first(
+        fn every_kept_page_comes_once_pass_by_pass(
             keep in proptest::collection::vec((0u64..100_000, 1u64..500), 1..40),
-            split in proptest::collection::vec(0u8..3, 40),
+            split in proptest::collection::vec(0u8..5, 40),
         ) {
             let ranges: Vec<_> = keep.iter().map(|&(s, n)| (Pfn(s), Pfn(s + n))).collect();
             let keep = PageSet::from_ranges(ranges);
             let pick = |which: u8| PageSet::from_ranges(keep.all_runs().enumerate().filter(|(i, _)| split[i % 40] == which).map(|(_, r)| r));
-            // The second set has the pages of the first again, and pages that are not kept.
-            let more = PageSet::from_ranges(pick(0).all_runs().chain(pick(1).all_runs()).chain([(Pfn(200_000), Pfn(200_100))]));
-            let first = [pick(0), more];
-            let mut batches = Batches::new(&keep, &first, 64);
+            let with = |set: PageSet, more: PageSet| PageSet::from_ranges(set.all_runs().chain(more.all_runs()).chain([(Pfn(200_000), Pfn(200_100))]));
+            // The second set has the pages of the first again, and pages that are not kept; so has slab some of the first.
+            let passes = [Pass::Of(pick(0)), Pass::Of(with(pick(0), pick(1))), Pass::Slab, Pass::Kernel, Pass::Rest];
+            let slab = PageSet::from_ranges(pick(0).all_runs().chain(pick(2).all_runs()));
+            let selection = Selection::new(Cow::Borrowed(&keep), slab, pick(3));
+            let mut batches = Batches::new(&selection, &passes, 64);
             let mut runs = Vec::new();
             let mut seen = Vec::new();
             let mut number = 0;
@@ -143,10 +188,11 @@ mod tests {
                 prop_assert!(runs.iter().map(|r| r.pages as usize).sum::<usize>() <= 64);
                 for r in &runs {
                     prop_assert_eq!(r.rank, keep.rank(r.start));
-                    seen.extend(r.start.0..r.start.0 + u64::from(r.pages));
+                    seen.extend(r.pfns().map(|pfn| pfn.0));
                 }
             }
-            let in_order: Vec<u64> = [&first[0], &pick(1), &pick(2)].iter().flat_map(|s| s.all_runs()).flat_map(|(s, e)| s.0..e.0).collect();
+            let in_order: Vec<u64> =
+                [pick(0), pick(1), pick(2), pick(4), pick(3)].iter().flat_map(|s| s.all_runs()).flat_map(|(s, e)| s.0..e.0).collect();
             prop_assert_eq!(seen, in_order);
         }
     }

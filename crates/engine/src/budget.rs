@@ -10,6 +10,9 @@ const BASE_BYTES: u64 = 10 << 20;
 /// Share of the available memory that is taken when no budget is given: the page cache of the target needs the rest.
 const DEFAULT_SHARE: u64 = 60;
 
+/// Bytes of page sets that a plan gets in any case.
+const LEAST_ROOM: u64 = 256 << 10;
+
 /// Stack of a worker thread: the default of 2 MiB counts against a capture kernel that does not overcommit.
 pub const WORKER_STACK: usize = 256 << 10;
 
@@ -36,10 +39,18 @@ impl Budget {
         }
     }
 
-    /// The least a run with a page set of `page_set` bytes needs.
+    /// The least a run with page sets of `page_sets` bytes in its input needs.
     #[must_use]
-    pub fn needed(compression: Compression, page_set: u64) -> u64 {
-        BASE_BYTES + page_set + bytes_per_worker(compression) as u64
+    pub fn needed(compression: Compression, page_sets: u64) -> u64 {
+        BASE_BYTES + page_sets + LEAST_ROOM + bytes_per_worker(compression) as u64
+    }
+
+    /// Bytes the page sets of a plan may take beside `page_sets` bytes of the input's: a quarter of what one worker leaves, for
+    /// a chunk that does not fit costs a second scan, a thousandth of its copy, and a thread that does not fit costs more.
+    #[must_use]
+    pub fn room(&self, compression: Compression, page_sets: u64) -> usize {
+        let used = BASE_BYTES + page_sets + bytes_per_worker(compression) as u64;
+        usize::try_from((self.bytes.saturating_sub(used) / 4).max(LEAST_ROOM)).unwrap_or(usize::MAX)
     }
 
     /// As many of the `wanted` threads as fit beside a page set of `page_set` bytes, at least one.

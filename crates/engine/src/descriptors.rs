@@ -215,7 +215,7 @@ impl Shared {
     fn read_gap(&self, joined: &mut Vec<u8>, end: u64, gap: u64) -> bool {
         let old = joined.len();
         joined.resize(old + gap as usize, 0);
-        let read = joined.get_mut(old..).map_or(Ok(()), |gap| self.output.read_back(gap, end)).is_ok();
+        let read = joined.get_mut(old..).map_or(Ok(true), |gap| self.output.read_back(gap, end)).is_ok();
         if read {
             self.output.discount(gap);
         } else {

@@ -1,14 +1,16 @@
 //! A dump, from the input's name to the report.
 
 use crate::batches::{BATCH_BYTES, Batches};
+use crate::bitmap::Bitmap;
 use crate::budget::{Budget, peak_memory, usable_cpus};
 use crate::checks;
 use crate::error::EngineError;
 use crate::observer::{Event, Observer};
 use crate::options::{DumpOptions, Exclusion, Target};
 use crate::pipeline::{Copied, copy};
-use crate::plan::Plan;
+use crate::plan::{Plan, Prepared};
 use crate::report::{Report, StageRow, UnreadableRun};
+use crate::scan::Limits;
 use crate::source::Source;
 use crate::target::{Output, WriteFailed};
 use crate::writer::{Metadata, Readable, Writer};
@@ -75,16 +77,15 @@ fn run(
     let mut output = None;
     while let Some(asked) = attempts.next() {
         let exclusion = source.raise(*asked, observer);
-        let mut run = Run::new(&source, options, exclusion, started, output.is_none());
-        let plan = run.plan(observer)?;
-        let meta = source.metadata(options.compression, exclusion.level, plan.keep.len())?;
-        // The input is understood, the pages are found and can be described: only now is the target touched.
+        let mut run = Run::new(&source, options, exclusion, started, output.is_none())?;
+        let meta = source.metadata(options.compression, exclusion.level)?;
+        // The input is understood and can be described: only now is the target touched.
         let output = match &mut output {
             Some(open) => open,
             none => none.insert(Arc::new(Output::open(path, options.force, options.dry_run)?)),
         };
-        let kept = plan.keep.len();
-        let failed = run.copy(plan, meta, output, observer)?;
+        let failed = run.attempt(meta, output, observer)?;
+        let kept = run.kept;
         let mut report = run.finish(output);
         let Some((failed, Readable(readable))) = failed else {
             report.complete = source.missing.is_none() && report.unreadable_pages == 0;
@@ -112,14 +113,26 @@ struct Run<'a> {
     options: &'a DumpOptions,
     exclusion: Exclusion,
     started: Instant,
+    /// When the attempt began, which for the first is when the run did.
+    started_here: Instant,
     /// Whether no other attempt was made before.
     first: bool,
     budget: Budget,
+    /// Memory of the input's own page sets, in bytes.
+    input_sets: u64,
+    /// Pages to write, once that is known.
+    kept: u64,
     report: Report,
 }
 
 impl<'a> Run<'a> {
-    fn new(source: &'a Source, options: &'a DumpOptions, exclusion: Exclusion, started: Instant, first: bool) -> Self {
+    fn new(
+        source: &'a Source,
+        options: &'a DumpOptions,
+        exclusion: Exclusion,
+        started: Instant,
+        first: bool,
+    ) -> Result<Self, EngineError> {
         let input = &source.input;
         let memory = input.memory();
         let container = match input.container() {
@@ -139,66 +152,106 @@ impl<'a> Run<'a> {
             notes: source.notes.clone(),
             ..Report::default()
         };
-        Self { source, options, exclusion, started, first, budget: Budget::new(options.max_memory), report }
+        let budget = Budget::new(options.max_memory);
+        let input_sets = (memory.ram().memory() + memory.stored().memory()) as u64;
+        let needed = Budget::needed(options.compression, input_sets);
+        if budget.given && needed > budget.bytes {
+            return Err(EngineError::Budget { budget: budget.bytes, needed });
+        }
+        let started_here = if first { started } else { Instant::now() };
+        Ok(Self { source, options, exclusion, started, started_here, first, budget, input_sets, kept: 0, report })
     }
 
-    fn threads(&self, page_set: u64) -> usize {
-        self.budget.threads(self.options.threads.unwrap_or_else(usable_cpus).max(1), self.options.compression, page_set)
+    fn threads(&self, page_sets: u64) -> usize {
+        let wanted = self.options.threads.unwrap_or_else(usable_cpus).max(1);
+        self.budget.threads(wanted, self.options.compression, self.input_sets + page_sets)
     }
 
-    fn plan(&mut self, observer: &dyn Observer) -> Result<Plan, EngineError> {
+    /// Makes the dump; returns why it ended early, if it did.
+    fn attempt(
+        &mut self,
+        meta: Metadata,
+        output: &Arc<Output>,
+        observer: &dyn Observer,
+    ) -> Result<Option<(WriteFailed, Readable)>, EngineError> {
         let memory = self.source.input.memory();
-        let clock = Instant::now();
+        let mut writer = match Writer::begin(Arc::clone(output), meta, memory.ram()) {
+            Ok(writer) => writer,
+            Err(failed) => return Ok(Some(failed)),
+        };
+        let plan = match self.plan(writer.kept(), observer) {
+            Ok(plan) => plan,
+            Err(failed) => return Ok(Some((failed, writer.readable()))),
+        };
+        match writer.select(&plan.selection) {
+            Ok(()) => self.copy(&plan, writer, observer),
+            Err(failed) => Ok(Some(failed)),
+        }
+    }
+
+    fn plan(&mut self, bitmap: Bitmap, observer: &dyn Observer) -> Result<Plan<'a>, WriteFailed> {
+        let memory = self.source.input.memory();
         let mut plan = match &self.source.kernel {
-            Some(kernel) => Plan::filter(kernel, memory, self.exclusion.classes, self.threads(0), observer),
-            None => Plan::keep_all(memory),
+            Some(kernel) => {
+                let prepared = Prepared::new(kernel, memory, self.exclusion.classes);
+                let limits = Limits {
+                    threads: self.threads(0),
+                    room: self.budget.room(self.options.compression, self.input_sets),
+                };
+                self.stage("understand", self.started_here, 0, 0);
+                let clock = Instant::now();
+                let plan = Plan::filter(prepared, limits, bitmap, observer)?;
+                self.stage("find pages", clock, memory.ram().len(), plan.bytes_in);
+                plan
+            }
+            None => {
+                self.stage("understand", self.started_here, 0, 0);
+                Plan::keep_all(memory)
+            }
         };
         if let Some(kernel) = &self.source.kernel {
             let (rows, notes) = checks::compare(kernel, memory, &plan.classes);
             self.report.checks = rows;
             plan.notes.extend(notes);
         }
+        if plan.selection.later() > 0 {
+            plan.notes.push(format!(
+                "the page set of {} of {} chunks of 32768 page frames did not fit the memory budget; they are scanned twice",
+                plan.selection.later(),
+                plan.selection.chunks().count()
+            ));
+        }
         // A second attempt finds the same pages.
         for note in plan.notes.iter().filter(|_| self.first) {
             observer.event(Event::Note(note.clone()));
         }
-        self.stage("find pages", clock, memory.ram().len(), plan.bytes_in);
         self.report.notes.append(&mut plan.notes);
         self.report.classes = std::mem::take(&mut plan.classes);
         self.report.guard = std::mem::take(&mut plan.guard);
-        let input_sets = (memory.ram().memory() + memory.stored().memory()) as u64;
-        let needed = Budget::needed(self.options.compression, plan.memory() + input_sets);
-        if self.budget.given && needed > self.budget.bytes {
-            return Err(EngineError::Budget { budget: self.budget.bytes, needed });
-        }
+        self.kept = plan.selection.len();
         Ok(plan)
     }
 
     /// Writes the planned pages; returns why it ended early, if it did.
     fn copy(
         &mut self,
-        plan: Plan,
-        meta: Metadata,
-        output: &Arc<Output>,
+        plan: &Plan<'_>,
+        writer: Writer,
         observer: &dyn Observer,
     ) -> Result<Option<(WriteFailed, Readable)>, EngineError> {
-        let input = &self.source.input;
-        let memory = input.memory();
+        let memory = self.source.input.memory();
         let clock = Instant::now();
         let threads = self.threads(plan.memory());
         self.report.threads = threads;
-        let writer = match Writer::begin(Arc::clone(output), meta, memory.ram(), &plan.keep) {
-            Ok(writer) => writer,
-            Err(failed) => return Ok(Some(failed)),
-        };
-        let batches = Batches::new(&plan.keep, &plan.first, (BATCH_BYTES / memory.page_size().bytes()).max(1));
-        let total = plan.keep.len();
+        let batches = Batches::new(&plan.selection, &plan.passes, (BATCH_BYTES / memory.page_size().bytes()).max(1));
+        let total = plan.selection.len();
         let (copied, writer) = copy(memory, batches, total, writer, self.options.compression, threads, observer)?;
         self.account(&copied);
+        self.report.unreadable_pages += plan.selection.lost();
         self.stage("copy pages", clock, copied.pages, copied.bytes_in);
         match (copied.failed, writer) {
             (None, Some(writer)) => {
-                let complete = self.source.missing.is_none() && copied.lost_count == 0;
+                let complete = self.source.missing.is_none() && self.report.unreadable_pages == 0;
                 Ok(writer.finish(complete).err().map(|failed| (failed, Readable(true))))
             }
             (failed, _) => Ok(failed.map(|failed| (failed, Readable(true)))),

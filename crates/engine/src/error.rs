@@ -108,7 +108,9 @@ fn left(readable: bool) -> &'static str {
 }
 
 fn full(readable: bool, report: &Report, kept: u64) -> String {
-    if readable {
+    if readable && kept == 0 {
+        format!("there was room for the headers only; {}", left(readable))
+    } else if readable {
         format!("{} of {kept} pages were written; {}", report.kept_pages, left(readable))
     } else {
         left(readable).to_owned()

@@ -6,6 +6,7 @@
 //! ```
 
 mod batches;
+mod bitmap;
 mod budget;
 mod checks;
 mod dedup;
@@ -19,6 +20,7 @@ mod pipeline;
 mod plan;
 mod report;
 mod scan;
+mod selection;
 mod source;
 mod target;
 mod worker;

@@ -1,22 +1,25 @@
 //! Which pages to keep, and in what order they are written.
 
+use crate::batches::Pass;
+use crate::bitmap::Bitmap;
 use crate::observer::Observer;
 use crate::report::{ClassRow, GuardRow};
-use crate::scan::{Scan, Scanned};
-use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
+use crate::scan::{Limits, Memory, Scan, Tally};
+use crate::selection::Selection;
+use crate::target::WriteFailed;
+use coresift_format::{ChunkBits, PageSet, PageSetBuilder, PhysicalMemory};
 use coresift_kernel::protected::{self, Protected};
-use coresift_kernel::{ClassSet, Kernel, Oddity, PageClass, anchors, is_poisoned, nodes};
+use coresift_kernel::{ClassSet, Kernel, Oddity, PageClass, anchors, nodes};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// What is to be written.
-#[derive(Debug, Default)]
-pub struct Plan {
+#[derive(Debug)]
+pub struct Plan<'a> {
     /// The pages that get a descriptor.
-    pub keep: PageSet,
-    /// Pages to write first, in this order, each set in pfn order, as far as they are in `keep`; the rest of `keep` follows.
-    pub first: Vec<PageSet>,
-    /// Pages that must not be read, whatever else is true of them.
-    unreadable: PageSet,
+    pub selection: Selection<'a>,
+    /// The order they are written in.
+    pub passes: Vec<Pass>,
     /// A row a class; `excluded_pages` counts what this plan drops of the pages the input has.
     pub classes: Vec<ClassRow>,
     /// What the guard protected.
@@ -27,131 +30,126 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
-impl Plan {
-    /// The plan without any knowledge of the kernel: all pages the input has.
-    pub fn keep_all(memory: &dyn PhysicalMemory) -> Self {
-        Self { keep: memory.stored().clone(), ..Self::default() }
-    }
+/// What has to be known before the memory map is scanned.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    scan: Scan<'a>,
+    passes: Vec<Pass>,
+    notes: Vec<String>,
+}
 
-    /// Scans the memory map with `threads` threads and leaves out the pages of the classes in `excluded`.
-    pub fn filter(
-        kernel: &Kernel,
-        memory: &dyn PhysicalMemory,
-        excluded: ClassSet,
-        threads: usize,
-        observer: &dyn Observer,
-    ) -> Self {
+impl<'a> Prepared<'a> {
+    /// Finds what has to stay whatever it is, where free pages are if only lists tell, and what a debugger reads first.
+    pub fn new(kernel: &'a Kernel, memory: &'a dyn PhysicalMemory, excluded: ClassSet) -> Self {
         let (protected, mut notes) = protected::find(kernel, memory);
         let free = free_by_lists(kernel, memory, excluded, &mut notes);
-        let scan = Scan { kernel, memory, excluded, protected: &protected, free: free.as_ref(), observer };
-        let scanned = scan.run(threads);
-        let mut plan = Self::of(scanned, kernel, excluded, &protected, free.is_some(), notes);
-        let memmap = plan.guard_memmap(kernel, memory);
-        plan.order(protected, [anchors::find(kernel, memory), anchors::vmalloc(kernel, memory)], memmap);
-        plan
+        let scan = Scan { kernel, memory: Memory(memory), excluded, protected, free };
+        let passes = passes(&scan);
+        Self { scan, passes, notes }
     }
+}
 
-    /// The plan of what was `scanned`, with the rows of the report.
-    fn of(
-        scanned: Scanned,
-        kernel: &Kernel,
-        excluded: ClassSet,
-        protected: &[Protected],
-        by_lists: bool,
-        mut notes: Vec<String>,
-    ) -> Self {
-        if scanned.unread > 0 {
-            notes.push(format!("the struct page of {} page frames could not be read; they are kept", scanned.unread));
-        }
-        if let Some((pfn, Oddity::BuddyOrder(order))) = scanned.first_odd {
-            notes.push(format!(
-                "{} pages are marked as free blocks of an order that cannot be (the first is {pfn}, order {order}); they are kept",
-                scanned.odd
-            ));
-        }
-        let evidence = kernel.rules.evidence();
-        let classes = PageClass::ALL
-            .iter()
-            .map(|class| ClassRow {
-                name: class.name(),
-                pages: scanned.counts.of(*class),
-                excluded: excluded.has(*class),
-                excluded_pages: scanned.dropped.of(*class),
-                evidence: match evidence.iter().find(|e| e.0 == *class).and_then(|e| e.1.clone()) {
-                    None if *class == PageClass::Free && by_lists => Some("the free lists of all zones".to_owned()),
-                    told => told,
-                },
-            })
-            .collect();
-        let guard = protected
-            .iter()
-            .zip(scanned.saved)
-            .map(|(kind, saved)| GuardRow { what: kind.what, pages: kind.pages.len(), saved })
-            .collect();
+impl<'a> Plan<'a> {
+    /// The plan without any knowledge of the kernel: all pages the input has.
+    pub fn keep_all(memory: &'a dyn PhysicalMemory) -> Self {
+        let selection = Selection::new(Cow::Borrowed(memory.stored()), PageSet::default(), PageSet::default());
         Self {
-            keep: scanned.keep,
-            first: vec![scanned.slab, scanned.kernel],
-            unreadable: scanned.unreadable,
-            classes,
-            guard,
-            bytes_in: scanned.pages * kernel.rules.size() as u64,
-            notes,
+            selection,
+            passes: vec![Pass::Rest],
+            classes: Vec::new(),
+            guard: Vec::new(),
+            bytes_in: 0,
+            notes: Vec::new(),
         }
     }
 
-    /// Puts in front what a debugger needs to open the dump at all: page tables, per-cpu areas, where the memory map hangs, and the
-    /// kernel image, task stacks and modules; then slab, which `first` begins with, the memory map, and the kernel's other pages, which it ends with.
-    fn order(&mut self, protected: Vec<Protected>, [anchors, vmalloc]: [PageSet; 2], memmap: PageSet) {
-        let (image, small): (Vec<_>, Vec<_>) = protected.into_iter().partition(|kind| kind.what == protected::IMAGE);
-        let union =
-            |sets: Vec<Protected>| sets.into_iter().fold(PageSet::default(), |all, kind| united(&all, &kind.pages));
-        self.first.insert(0, vmalloc);
-        self.first.insert(0, union(image));
-        self.first.insert(0, united(&union(small), &anchors));
-        self.first.insert(4, memmap);
+    /// Scans the memory map within `limits` and leaves out what the scan of `prepared` says.
+    ///
+    /// # Errors
+    /// `bitmap`, the output's 2nd, cannot be written.
+    pub fn filter(
+        prepared: Prepared<'a>,
+        limits: Limits,
+        bitmap: Bitmap,
+        observer: &dyn Observer,
+    ) -> Result<Self, WriteFailed> {
+        let Prepared { scan, passes, notes } = prepared;
+        let scanned = scan.run(limits, &bitmap, observer)?;
+        let mut plan = Self {
+            selection: Selection::default(),
+            passes,
+            classes: class_rows(&scanned.tally, &scan),
+            guard: guard_rows(&scanned.tally, &scan),
+            bytes_in: scanned.tally.bytes,
+            notes,
+        };
+        plan.notes.extend(oddities(&scanned.tally));
+        plan.selection = Selection::new(Cow::Owned(scanned.keep), scanned.slab, scanned.other);
+        if !scanned.later.is_empty() {
+            plan.selection = plan.selection.with_later(scanned.later, scan, bitmap);
+        }
+        Ok(plan)
     }
 
     /// Memory the page sets occupy, in bytes.
     pub fn memory(&self) -> u64 {
-        self.first.iter().chain([&self.keep, &self.unreadable]).map(|set| set.memory() as u64).sum()
+        let pass = |pass: &Pass| if let Pass::Of(set) = pass { set.memory() as u64 } else { 0 };
+        self.selection.memory() as u64 + self.passes.iter().map(pass).sum::<u64>()
     }
+}
 
-    /// Keeps the pages that hold the `struct page`s of kept pages, and returns them.
-    fn guard_memmap(&mut self, kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
-        let mut needed = Vec::new();
-        for chunk in self.keep.chunks() {
-            let (start, end) = (Pfn(chunk << CHUNK_SHIFT), Pfn((chunk + 1) << CHUNK_SHIFT));
-            needed.extend(protected::memmap_pages(kernel, memory, start, end));
-        }
-        let needed = PageSet::from_ranges(needed);
-        let mut lost = PageSetBuilder::default();
-        let (mut bits, mut other) = (ChunkBits::default(), ChunkBits::default());
-        let mut reader = kernel.reader(memory);
-        for chunk in needed.chunks() {
-            needed.copy_chunk(chunk, &mut bits);
-            memory.stored().copy_chunk(chunk, &mut other);
-            bits.intersect(&other);
-            for not_lost in [&self.keep, &self.unreadable] {
-                not_lost.copy_chunk(chunk, &mut other);
-                bits.subtract(&other);
-            }
-            other.clear();
-            for (start, end) in bits.runs() {
-                for index in (start..end).filter(|i| is_poisoned(kernel, &mut reader, Pfn((chunk << CHUNK_SHIFT) + i)))
-                {
-                    other.set(index, index + 1);
-                }
-            }
-            bits.subtract(&other);
-            lost.push(chunk, &bits);
-        }
-        let lost = lost.finish();
-        self.guard.push(GuardRow { what: "mem_map", pages: needed.len(), saved: lost.len() });
-        if !lost.is_empty() {
-            self.keep = united(&self.keep, &lost);
-        }
-        needed
+/// The order of writing: what a debugger needs to open the dump at all, which is page tables, per-cpu areas, where the memory map
+/// hangs, and the kernel image, task stacks and modules; then slab, the memory map, the kernel's other pages, and all others.
+fn passes(scan: &Scan<'_>) -> Vec<Pass> {
+    let (kernel, memory) = (scan.kernel, scan.memory.0);
+    let mut small = anchors::find(kernel, memory);
+    let (mut image, mut memmap) = (PageSet::default(), PageSet::default());
+    for kind in &scan.protected {
+        let of = match kind.what {
+            protected::IMAGE => &mut image,
+            protected::MEM_MAP => &mut memmap,
+            _ => &mut small,
+        };
+        *of = united(of, &kind.pages);
     }
+    let vmalloc = anchors::vmalloc(kernel, memory);
+    vec![Pass::Of(small), Pass::Of(image), Pass::Of(vmalloc), Pass::Slab, Pass::Of(memmap), Pass::Kernel, Pass::Rest]
+}
+
+fn class_rows(tally: &Tally, scan: &Scan<'_>) -> Vec<ClassRow> {
+    let evidence = scan.kernel.rules.evidence();
+    let row = |class: &PageClass| ClassRow {
+        name: class.name(),
+        pages: tally.counts.of(*class),
+        excluded: scan.excluded.has(*class),
+        excluded_pages: tally.dropped.of(*class),
+        evidence: match evidence.iter().find(|e| e.0 == *class).and_then(|e| e.1.clone()) {
+            None if *class == PageClass::Free && scan.free.is_some() => Some("the free lists of all zones".to_owned()),
+            told => told,
+        },
+    };
+    PageClass::ALL.iter().map(row).collect()
+}
+
+fn guard_rows(tally: &Tally, scan: &Scan<'_>) -> Vec<GuardRow> {
+    let saved = tally.saved.iter().copied().chain(std::iter::repeat(0));
+    let row = |(kind, saved): (&Protected, u64)| GuardRow { what: kind.what, pages: kind.pages.len(), saved };
+    scan.protected.iter().zip(saved).map(row).collect()
+}
+
+/// What is wrong with the memory map, in words.
+fn oddities(tally: &Tally) -> Vec<String> {
+    let mut notes = Vec::new();
+    if tally.unread > 0 {
+        notes.push(format!("the struct page of {} page frames could not be read; they are kept", tally.unread));
+    }
+    if let Some((pfn, Oddity::BuddyOrder(order))) = tally.first_odd {
+        notes.push(format!(
+            "{} pages are marked as free blocks of an order that cannot be (the first is {pfn}, order {order}); they are kept",
+            tally.odd
+        ));
+    }
+    notes
 }
 
 /// The pages of either set.

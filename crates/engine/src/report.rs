@@ -116,7 +116,7 @@ pub struct CheckRow {
 /// One stage of the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct StageRow {
-    /// `find pages`, `copy pages`.
+    /// `understand` (headers, page tables, symbols), `find pages`, `copy pages`.
     pub name: &'static str,
     /// Wall time in seconds.
     pub seconds: f64,

@@ -1,51 +1,71 @@
 //! The scan: which pages of the input stay, decided chunk by chunk on all threads.
 //!
-//! A chunk is 32768 page frames, whose `struct page`s fill 2 MiB. Threads take the next chunk and decide it by themselves; what
-//! reaches over a chunk's end is settled when all are done.
+//! A chunk is 32768 page frames, whose `struct page`s fill 2 MiB. Each is decided by itself; what is decided is put together in
+//! order. Where memory has no room for a chunk's pages, only their number is kept, and their bits go into the output's bitmap.
 
+use crate::bitmap::Bitmap;
 use crate::budget::WORKER_STACK;
 use crate::observer::{Observer, Stage};
+use crate::selection::{Kinds, Later};
+use crate::target::WriteFailed;
 use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
 use coresift_kernel::protected::Protected;
-use coresift_kernel::{ChunkScan, ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner, is_poisoned};
+use coresift_kernel::{ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner, is_poisoned};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What is to be scanned, and what to leave out.
+#[derive(Debug)]
 pub struct Scan<'a> {
     /// The kernel whose memory map is read.
     pub kernel: &'a Kernel,
     /// The input.
-    pub memory: &'a dyn PhysicalMemory,
+    pub memory: Memory<'a>,
     /// The classes to leave out.
     pub excluded: ClassSet,
     /// Memory that stays, whatever its class.
-    pub protected: &'a [Protected],
+    pub protected: Vec<Protected>,
     /// Free pages, where the free lists told them.
-    pub free: Option<&'a PageSet>,
-    /// Receives progress.
-    pub observer: &'a dyn Observer,
+    pub free: Option<PageSet>,
+}
+
+/// The input.
+#[derive(Clone, Copy)]
+pub struct Memory<'a>(pub &'a dyn PhysicalMemory);
+
+impl std::fmt::Debug for Memory<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
 }
 
 /// What a scan found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Scanned {
-    /// The pages that stay; those without `struct page` among them.
+    /// The pages that stay, those without `struct page` among them, but for the chunks of `later`.
     pub keep: PageSet,
     /// Of these, slab pages.
     pub slab: PageSet,
-    /// Of these, the kernel's pages that are of no other class.
-    pub kernel: PageSet,
-    /// Pages that must not be read, whatever else is true of them.
-    pub unreadable: PageSet,
+    /// Of these, pages that are neither slab nor the kernel's own.
+    pub other: PageSet,
+    /// Chunks that memory had no room for, whose bits are in the bitmap.
+    pub later: Vec<Later>,
+    /// Numbers of pages.
+    pub tally: Tally,
+}
+
+/// Numbers of pages that a scan comes across.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
     /// RAM pages by class.
     pub counts: Counts,
     /// Pages of the input that are left out, by class.
     pub dropped: Counts,
     /// Pages that were saved for each kind of protected memory.
     pub saved: Vec<u64>,
-    /// Page frames looked at.
-    pub pages: u64,
+    /// Bytes of memory map read.
+    pub bytes: u64,
     /// Page frames whose `struct page` could not be read.
     pub unread: u64,
     /// Page frames whose `struct page` contradicts itself.
@@ -54,23 +74,21 @@ pub struct Scanned {
     pub first_odd: Option<(Pfn, Oddity)>,
 }
 
-impl Scan<'_> {
-    /// Scans with `threads` threads.
-    #[must_use]
-    pub fn run(&self, threads: usize) -> Scanned {
-        let shared =
-            Shared { scan: self, chunks: Mutex::new(ChunkCursor::new(self.kernel)), done: Mutex::new(Done::default()) };
-        std::thread::scope(|scope| {
-            for _ in 1..threads.max(1) {
-                let worker = std::thread::Builder::new().name("find pages".to_owned()).stack_size(WORKER_STACK);
-                // Without a further thread the scan only takes longer.
-                let _ = worker.spawn_scoped(scope, || shared.work());
-            }
-            shared.work();
-        });
-        let mut done = shared.done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        done.apply_spills(self);
-        done.merge(self)
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        self.counts.merge(&other.counts);
+        self.dropped.merge(&other.dropped);
+        self.saved.resize(self.saved.len().max(other.saved.len()), 0);
+        for (sum, n) in self.saved.iter_mut().zip(&other.saved) {
+            *sum += n;
+        }
+        self.bytes += other.bytes;
+        self.unread += other.unread;
+        self.odd += other.odd;
+        self.first_odd = match (self.first_odd, other.first_odd) {
+            (Some(a), Some(b)) => Some(if b.0 < a.0 { b } else { a }),
+            (a, b) => a.or(b),
+        };
     }
 }
 
@@ -104,198 +122,356 @@ impl Counts {
     }
 }
 
-/// Hands out the numbers of the chunks that have `struct page`s, ascending.
-struct ChunkCursor<'a> {
-    kernel: &'a Kernel,
-    range: usize,
-    next: u64,
+/// What a scan may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of page sets; what each chunk costs at least comes on top.
+    pub room: usize,
 }
 
-impl<'a> ChunkCursor<'a> {
-    fn new(kernel: &'a Kernel) -> Self {
-        Self { kernel, range: 0, next: 0 }
-    }
-
-    fn next(&mut self) -> Option<u64> {
-        loop {
-            let range = self.kernel.memmap.ranges().get(self.range)?;
-            let chunk = self.next.max(range.start.0 >> CHUNK_SHIFT);
-            if chunk << CHUNK_SHIFT < range.end.0 {
-                self.next = chunk + 1;
-                return Some(chunk);
+impl<'a> Scan<'a> {
+    /// Scans within `limits`. The pages of chunks that memory has no room for go into `bitmap`.
+    ///
+    /// # Errors
+    /// The bitmap cannot be written.
+    pub fn run(&self, limits: Limits, bitmap: &Bitmap, observer: &dyn Observer) -> Result<Scanned, WriteFailed> {
+        let chunks = Chunks::of(self.kernel);
+        let shared = Shared {
+            scan: self,
+            total: chunks.spans.iter().map(|s| s.1).sum::<u64>() << CHUNK_SHIFT,
+            chunks,
+            next: AtomicU64::new(0),
+            merge: Mutex::new(Merge::new(self.memory.0.stored(), limits.room, bitmap)),
+            observer,
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..limits.threads.max(1) {
+                let worker = std::thread::Builder::new().name("find pages".to_owned()).stack_size(WORKER_STACK);
+                // Without a further thread the scan only takes longer.
+                let _ = worker.spawn_scoped(scope, || shared.work());
             }
-            self.range += 1;
-        }
+            shared.work();
+        });
+        shared.merge.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
     }
 
-    fn total(kernel: &Kernel) -> u64 {
-        kernel.memmap.ranges().iter().map(|r| r.end.0 - r.start.0).sum()
+    /// A scanner of the memory map for [`Self::decide`].
+    #[must_use]
+    pub fn scanner(&self) -> Scanner<'a> {
+        Scanner::new(self.kernel, self.memory.0, self.excluded)
+    }
+
+    /// Decides which pages of chunk number `chunk` stay.
+    pub fn decide(&self, chunk: u64, scanner: &mut Scanner<'_>, decider: &mut Decider) {
+        let before = scanner.bytes_read();
+        decider.begin(chunk, self);
+        let scanned = scanner.scan_chunk(chunk, self.memory.0.ram(), decider);
+        decider.finish(chunk, self);
+        decider.tally.add(&Tally {
+            bytes: scanner.bytes_read() - before,
+            unread: scanned.unread,
+            odd: scanned.odd,
+            first_odd: scanned.first_odd,
+            ..Tally::default()
+        });
+    }
+}
+
+/// The numbers of the chunks that have `struct page`s, ascending.
+struct Chunks {
+    /// First chunk and number of chunks of each span, and how many chunks the spans before it have.
+    spans: Vec<(u64, u64, u64)>,
+}
+
+impl Chunks {
+    fn of(kernel: &Kernel) -> Self {
+        let mut spans: Vec<(u64, u64, u64)> = Vec::new();
+        for range in kernel.memmap.ranges() {
+            let (mut first, end) = (range.start.0 >> CHUNK_SHIFT, range.end.0.div_ceil(1 << CHUNK_SHIFT));
+            let before = spans.last().map_or(0, |s| s.2 + s.1);
+            match spans.last_mut() {
+                Some(last) if last.0 + last.1 >= first => {
+                    first = last.0 + last.1;
+                    last.1 += end.saturating_sub(first);
+                }
+                _ => spans.push((first, end - first, before)),
+            }
+        }
+        Self { spans }
+    }
+
+    /// The chunk of index `index`, counted from 0.
+    fn get(&self, index: u64) -> Option<u64> {
+        let span = self.spans.partition_point(|s| s.2 <= index).checked_sub(1)?;
+        let (first, count, before) = *self.spans.get(span)?;
+        (index - before < count).then_some(first + index - before)
     }
 }
 
 /// What is shared by the scanning threads.
-struct Shared<'a> {
+struct Shared<'a, 'm> {
     scan: &'a Scan<'a>,
-    chunks: Mutex<ChunkCursor<'a>>,
-    done: Mutex<Done>,
+    chunks: Chunks,
+    /// Index of the next chunk that nobody has taken.
+    next: AtomicU64,
+    merge: Mutex<Merge<'m>>,
+    total: u64,
+    observer: &'a dyn Observer,
 }
 
-/// One chunk, scanned.
-#[derive(Debug)]
-struct Chunk {
+impl Shared<'_, '_> {
+    fn work(&self) {
+        let mut scanner = self.scan.scanner();
+        let mut decider = Decider::default();
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(chunk) = self.chunks.get(index) else { break };
+            self.scan.decide(chunk, &mut scanner, &mut decider);
+            let Kinds { keep, slab, other } = &decider.kinds;
+            let decided = Decided {
+                chunk,
+                keep: PageSet::of_chunk(chunk, keep),
+                slab: PageSet::of_chunk(chunk, slab),
+                other: PageSet::of_chunk(chunk, other),
+            };
+            let mut merge = self.merge.lock().unwrap_or_else(PoisonError::into_inner);
+            let failed = merge.take(index, decided);
+            drop(merge);
+            if failed {
+                break;
+            }
+            self.observer.progress(Stage::FindPages, (index + 1) << CHUNK_SHIFT, self.total);
+        }
+        self.merge.lock().unwrap_or_else(PoisonError::into_inner).scanned.tally.add(&decider.tally);
+    }
+}
+
+/// One chunk, decided.
+struct Decided {
+    chunk: u64,
     keep: PageSet,
     slab: PageSet,
-    kernel: PageSet,
-    unreadable: PageSet,
-    counts: Counts,
-    dropped: Counts,
-    saved: Vec<u64>,
+    other: PageSet,
 }
 
-/// All chunks scanned so far.
+/// Puts chunks together in their order. Pages of the input that no chunk speaks of have no `struct page`; they stay.
+struct Merge<'a> {
+    stored: &'a PageSet,
+    room: usize,
+    bitmap: &'a Bitmap,
+    /// Index of the chunk that is next in order; those behind it wait.
+    next: u64,
+    waiting: BTreeMap<u64, Decided>,
+    /// Number of the chunk behind the last one taken.
+    end: u64,
+    keep: PageSetBuilder,
+    slab: PageSetBuilder,
+    other: PageSetBuilder,
+    scanned: Scanned,
+    failed: Option<WriteFailed>,
+}
+
+impl<'a> Merge<'a> {
+    fn new(stored: &'a PageSet, room: usize, bitmap: &'a Bitmap) -> Self {
+        Self {
+            stored,
+            room,
+            bitmap,
+            next: 0,
+            waiting: BTreeMap::new(),
+            end: 0,
+            keep: PageSetBuilder::default(),
+            slab: PageSetBuilder::default(),
+            other: PageSetBuilder::default(),
+            scanned: Scanned::default(),
+            failed: None,
+        }
+    }
+
+    /// Takes the chunk of index `index`; returns whether the scan has failed.
+    fn take(&mut self, index: u64, decided: Decided) -> bool {
+        self.waiting.insert(index, decided);
+        while let Some(decided) = self.waiting.remove(&self.next) {
+            self.next += 1;
+            if let Err(failed) = self.append(&decided) {
+                self.failed.get_or_insert(failed);
+            }
+        }
+        self.failed.is_some()
+    }
+
+    fn append(&mut self, decided: &Decided) -> Result<(), WriteFailed> {
+        self.copy_to(decided.chunk);
+        self.end = decided.chunk + 1;
+        let [keep, slab, other] = [&decided.keep, &decided.slab, &decided.other];
+        let has = self.keep.memory() + self.slab.memory() + self.other.memory();
+        if has + keep.memory() + slab.memory() + other.memory() > self.room
+            && !keep.is_empty()
+            && !keep.has_chunk(decided.chunk)
+        {
+            let mut bits = ChunkBits::default();
+            keep.copy_chunk(decided.chunk, &mut bits);
+            self.bitmap.write(decided.chunk, &bits)?;
+            let before = self.scanned.later.last().map_or(0, |l| l.before + l.pages);
+            self.scanned.later.push(Later { chunk: decided.chunk, pages: keep.len(), before });
+            return Ok(());
+        }
+        self.keep.append(keep);
+        self.slab.append(slab);
+        self.other.append(other);
+        Ok(())
+    }
+
+    fn copy_to(&mut self, chunk: u64) {
+        let rest = self.stored.runs(Pfn(self.end << CHUNK_SHIFT), Pfn(chunk << CHUNK_SHIFT));
+        self.keep.append(&PageSet::from_ranges(rest));
+    }
+
+    fn finish(mut self) -> Result<Scanned, WriteFailed> {
+        self.copy_to(1 << (64 - CHUNK_SHIFT - 1));
+        match self.failed {
+            Some(failed) => Err(failed),
+            None => Ok(Scanned {
+                keep: self.keep.finish(),
+                slab: self.slab.finish(),
+                other: self.other.finish(),
+                ..self.scanned
+            }),
+        }
+    }
+}
+
+/// Decides one chunk after the other, and counts.
 #[derive(Debug, Default)]
-struct Done {
-    chunks: BTreeMap<u64, Chunk>,
-    spills: Vec<(u64, Pfn, PageClass)>,
-    pages: u64,
-    unread: u64,
-    odd: u64,
-    first_odd: Option<(Pfn, Oddity)>,
-}
-
-impl Shared<'_> {
-    fn work(&self) {
-        let mut scanner = Scanner::new(self.scan.kernel, self.scan.memory, self.scan.excluded);
-        let mut bits = Bits::default();
-        let total = ChunkCursor::total(self.scan.kernel);
-        loop {
-            let Some(chunk) = self.chunks.lock().unwrap_or_else(PoisonError::into_inner).next() else { return };
-            let (scanned, result) = self.chunk(chunk, &mut scanner, &mut bits);
-            let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-            done.pages += 1 << CHUNK_SHIFT;
-            done.unread += scanned.unread;
-            done.odd += scanned.odd;
-            if let Some(odd) = scanned.first_odd {
-                let first = done.first_odd.get_or_insert(odd);
-                if odd.0 < first.0 {
-                    *first = odd;
-                }
-            }
-            if let Some((end, class)) = scanned.spill {
-                done.spills.push((chunk, end, class));
-            }
-            done.chunks.insert(chunk, result);
-            let pages = done.pages.min(total);
-            drop(done);
-            self.scan.observer.progress(Stage::FindPages, pages, total);
-        }
-    }
-
-    fn chunk(&self, chunk: u64, scanner: &mut Scanner<'_>, bits: &mut Bits) -> (ChunkScan, Chunk) {
-        bits.start(chunk, self.scan.memory, self.scan.excluded, self.scan.protected);
-        let scanned = scanner.scan_chunk(chunk, self.scan.memory.ram(), bits);
-        if let Some(free) = self.scan.free {
-            bits.mark_free(chunk, free);
-        }
-        let mut reader = None;
-        let poisoned = |pfn| {
-            let reader = reader.get_or_insert_with(|| self.scan.kernel.reader(self.scan.memory));
-            is_poisoned(self.scan.kernel, reader, pfn)
-        };
-        (scanned, bits.finish(chunk, self.scan.protected, poisoned))
-    }
-}
-
-/// The page sets of one chunk while it is scanned.
-#[derive(Default)]
-struct Bits {
+pub struct Decider {
+    /// The pages of the last chunk that stay.
+    pub kinds: Kinds,
+    /// Numbers of pages of all chunks.
+    pub tally: Tally,
     base: u64,
     excluded: ClassSet,
+    /// Whether the input has all page frames of the chunk.
+    full: bool,
+    /// Those it has; filled in only where that is not all.
     stored: ChunkBits,
     /// Whether the input has all RAM pages of the chunk.
     whole: bool,
-    drop: ChunkBits,
-    /// Of what is dropped, the pages that must not be read: not even the guard brings them back.
-    unreadable: ChunkBits,
-    free: ChunkBits,
-    slab: ChunkBits,
-    kernel: ChunkBits,
-    scratch: ChunkBits,
-    counts: Counts,
-    dropped: Counts,
-    /// Whether something protected is in the chunk; only then the dropped ranges are remembered.
+    /// Whether something protected is in the chunk; only then what follows is filled in.
     guarded: bool,
-    ranges: Vec<(u64, u64, PageClass)>,
+    free: ChunkBits,
+    /// Pages that must not be read: not even the guard brings them back.
+    unreadable: ChunkBits,
+    left_out: Vec<(u64, u64, PageClass)>,
+    scratch: ChunkBits,
 }
 
-impl ClassSink for Bits {
+impl ClassSink for Decider {
     #[inline]
     fn pages(&mut self, start: Pfn, end: Pfn, class: PageClass) {
         let (start, end) = (start.0 - self.base, end.0 - self.base);
-        self.counts.add(class, end - start);
-        match class {
-            PageClass::Slab => self.slab.set(start, end),
-            PageClass::Kernel => self.kernel.set(start, end),
-            PageClass::Free => self.free.set(start, end),
-            _ => {}
+        self.tally.counts.add(class, end - start);
+        if !self.excluded.has(class) {
+            self.kinds.keep.set(start, end);
+            match class {
+                PageClass::Slab => self.kinds.slab.set(start, end),
+                PageClass::Kernel => {}
+                _ => self.kinds.other.set(start, end),
+            }
+            return;
         }
-        if self.excluded.has(class) {
-            let pages = if self.whole { end - start } else { self.stored.count_in(start, end) };
-            self.dropped.add(class, pages);
-            self.drop.set(start, end);
+        let pages = if self.whole { end - start } else { self.stored.count_in(start, end) };
+        self.tally.dropped.add(class, pages);
+        if self.guarded {
+            self.left_out.push((start, end, class));
+            if class == PageClass::Free {
+                self.free.set(start, end);
+            }
             if ClassSet::UNREADABLE.has(class) {
                 self.unreadable.set(start, end);
-            }
-            if self.guarded {
-                self.ranges.push((start, end, class));
             }
         }
     }
 }
 
-impl Bits {
-    fn start(&mut self, chunk: u64, memory: &dyn PhysicalMemory, excluded: ClassSet, protected: &[Protected]) {
+impl Decider {
+    fn begin(&mut self, chunk: u64, scan: &Scan<'_>) {
         self.base = chunk << CHUNK_SHIFT;
+        self.excluded = scan.excluded;
         let (from, to) = (Pfn(self.base), Pfn(self.base + (1 << CHUNK_SHIFT)));
-        self.guarded = protected.iter().any(|kind| kind.pages.runs(from, to).next().is_some());
-        self.ranges.clear();
-        self.excluded = excluded;
-        memory.ram().copy_chunk(chunk, &mut self.scratch);
-        memory.stored().copy_chunk(chunk, &mut self.stored);
-        self.whole = self.scratch == self.stored;
-        for bits in [&mut self.drop, &mut self.unreadable, &mut self.free, &mut self.slab, &mut self.kernel] {
+        let (ram, stored) = (scan.memory.0.ram(), scan.memory.0.stored());
+        self.full = ram.has_chunk(chunk) && stored.has_chunk(chunk);
+        self.whole = self.full;
+        if !self.full {
+            ram.copy_chunk(chunk, &mut self.scratch);
+            stored.copy_chunk(chunk, &mut self.stored);
+            self.whole = self.scratch == self.stored;
+        }
+        for bits in [&mut self.kinds.keep, &mut self.kinds.slab, &mut self.kinds.other] {
             bits.clear();
         }
-        self.counts = Counts::default();
-        self.dropped = Counts::default();
+        self.guarded = scan.protected.iter().any(|kind| kind.pages.runs(from, to).next().is_some());
+        if self.guarded {
+            self.free.clear();
+            self.unreadable.clear();
+            self.left_out.clear();
+        }
+    }
+
+    fn finish(&mut self, chunk: u64, scan: &Scan<'_>) {
+        if let Some(free) = &scan.free {
+            self.leave_out_free(chunk, free);
+        }
+        if !self.whole {
+            for bits in [&mut self.kinds.keep, &mut self.kinds.slab, &mut self.kinds.other] {
+                bits.intersect(&self.stored);
+            }
+        }
+        self.tally.saved.resize(scan.protected.len(), 0);
+        if self.guarded {
+            self.bring_back(chunk, scan);
+        }
     }
 
     /// Takes the pages of `free` for free, whatever the scan said: those of kernels that do not mark them look like the kernel's.
-    fn mark_free(&mut self, chunk: u64, free: &PageSet) {
+    fn leave_out_free(&mut self, chunk: u64, free: &PageSet) {
+        let Kinds { keep, slab, other } = &mut self.kinds;
         free.copy_chunk(chunk, &mut self.scratch);
-        self.scratch.intersect(&self.kernel);
+        self.scratch.intersect(keep);
+        self.scratch.subtract(slab);
+        self.scratch.subtract(other);
         let moved = self.scratch.count();
-        self.kernel.subtract(&self.scratch);
-        self.drop.unite(&self.scratch);
-        self.free.unite(&self.scratch);
-        self.counts.take(PageClass::Kernel, moved);
-        self.counts.add(PageClass::Free, moved);
-        self.scratch.intersect(&self.stored);
-        self.dropped.add(PageClass::Free, self.scratch.count());
+        keep.subtract(&self.scratch);
+        if self.guarded {
+            self.free.unite(&self.scratch);
+        }
+        self.tally.counts.take(PageClass::Kernel, moved);
+        self.tally.counts.add(PageClass::Free, moved);
+        if !self.whole {
+            self.scratch.intersect(&self.stored);
+        }
+        self.tally.dropped.add(PageClass::Free, self.scratch.count());
     }
 
-    /// Decides the chunk. Whether a page that the guard would bring back is `poisoned` is asked page by page: it may lie inside a
-    /// block that was taken whole.
-    fn finish(&mut self, chunk: u64, protected: &[Protected], mut poisoned: impl FnMut(Pfn) -> bool) -> Chunk {
-        let mut saved = Vec::with_capacity(protected.len());
-        for kind in protected {
+    /// Keeps what is protected. Whether a page of it is poisoned is asked page by page: it may lie inside a block that was taken
+    /// whole.
+    fn bring_back(&mut self, chunk: u64, scan: &Scan<'_>) {
+        let mut reader = None;
+        let mut poisoned = |pfn| {
+            let reader = reader.get_or_insert_with(|| scan.kernel.reader(scan.memory.0));
+            is_poisoned(scan.kernel, reader, pfn)
+        };
+        for (kind, sum) in scan.protected.iter().zip(&mut self.tally.saved) {
             kind.pages.copy_chunk(chunk, &mut self.scratch);
-            self.scratch.intersect(&self.stored);
+            if !self.full {
+                self.scratch.intersect(&self.stored);
+            }
             self.scratch.subtract(&self.unreadable);
             if kind.free_inside {
                 self.scratch.subtract(&self.free);
             }
-            self.scratch.intersect(&self.drop);
+            self.scratch.subtract(&self.kinds.keep);
             let mut at = 0;
             while let Some((start, end)) = self.scratch.next_run(at) {
                 for index in (start..end).filter(|index| poisoned(Pfn(self.base + index))) {
@@ -304,119 +480,11 @@ impl Bits {
                 }
                 at = end;
             }
-            saved.push(self.scratch.count());
-            self.drop.subtract(&self.scratch);
-            for (start, end, class) in &self.ranges {
-                self.dropped.take(*class, self.scratch.count_in(*start, *end));
+            *sum += self.scratch.count();
+            self.kinds.keep.unite(&self.scratch);
+            for (start, end, class) in &self.left_out {
+                self.tally.dropped.take(*class, self.scratch.count_in(*start, *end));
             }
         }
-        let mut keep = self.stored.clone();
-        keep.subtract(&self.drop);
-        for bits in [&mut self.slab, &mut self.kernel] {
-            bits.intersect(&keep);
-        }
-        Chunk {
-            keep: PageSet::of_chunk(chunk, &keep),
-            slab: PageSet::of_chunk(chunk, &self.slab),
-            kernel: PageSet::of_chunk(chunk, &self.kernel),
-            unreadable: PageSet::of_chunk(chunk, &self.unreadable),
-            counts: self.counts,
-            dropped: self.dropped,
-            saved,
-        }
-    }
-}
-
-impl Done {
-    /// Puts the chunks together.
-    fn merge(self, scan: &Scan<'_>) -> Scanned {
-        let mut counts = Counts::default();
-        let mut dropped = Counts::default();
-        let mut saved = vec![0; scan.protected.len()];
-        let mut keep = Kept::new(scan.memory.stored());
-        let mut slab = PageSetBuilder::default();
-        let mut kernel = PageSetBuilder::default();
-        let mut unreadable = PageSetBuilder::default();
-        for (number, chunk) in self.chunks {
-            counts.merge(&chunk.counts);
-            dropped.merge(&chunk.dropped);
-            for (sum, n) in saved.iter_mut().zip(&chunk.saved) {
-                *sum += n;
-            }
-            keep.push(number, chunk.keep);
-            slab.append(&chunk.slab);
-            kernel.append(&chunk.kernel);
-            unreadable.append(&chunk.unreadable);
-        }
-        Scanned {
-            keep: keep.finish(),
-            slab: slab.finish(),
-            kernel: kernel.finish(),
-            unreadable: unreadable.finish(),
-            counts,
-            dropped,
-            saved,
-            pages: self.pages,
-            unread: self.unread,
-            odd: self.odd,
-            first_odd: self.first_odd,
-        }
-    }
-
-    /// Lets blocks that reach beyond their chunk (1 GiB hugetlb pages) speak for the chunks they cover, whole.
-    fn apply_spills(&mut self, scan: &Scan<'_>) {
-        let Scan { kernel, memory, excluded, protected, .. } = *scan;
-        let mut bits = Bits::default();
-        let mut reader = kernel.reader(memory);
-        let mut spills = std::mem::take(&mut self.spills);
-        // Threads finish in any order. What a covered chunk said, spills among it, does not count.
-        spills.sort_unstable_by_key(|spill| spill.0);
-        let mut covered_to = Pfn(0);
-        spills.retain(|(chunk, end, _)| {
-            let counts = chunk << CHUNK_SHIFT >= covered_to.0;
-            covered_to = if counts { covered_to.max(*end) } else { covered_to };
-            counts
-        });
-        for (chunk, end, class) in spills {
-            let covered: Vec<u64> =
-                self.chunks.range(chunk + 1..end.0.div_ceil(1 << CHUNK_SHIFT)).map(|(n, _)| *n).collect();
-            for number in covered {
-                bits.start(number, memory, excluded, protected);
-                let base = number << CHUNK_SHIFT;
-                for (start, stop) in memory.ram().runs(Pfn(base), Pfn(base + (1 << CHUNK_SHIFT))) {
-                    bits.pages(start, stop, class);
-                }
-                self.chunks.insert(number, bits.finish(number, protected, |pfn| is_poisoned(kernel, &mut reader, pfn)));
-            }
-        }
-    }
-}
-
-/// The pages to keep: those of scanned chunks as decided, those the kernel has no `struct page` for as the input has them.
-struct Kept<'a> {
-    stored: &'a PageSet,
-    builder: PageSetBuilder,
-    next: u64,
-}
-
-impl<'a> Kept<'a> {
-    fn new(stored: &'a PageSet) -> Self {
-        Self { stored, builder: PageSetBuilder::default(), next: 0 }
-    }
-
-    fn push(&mut self, chunk: u64, keep: PageSet) {
-        self.copy_to(chunk);
-        self.builder.append(&keep);
-        self.next = chunk + 1;
-    }
-
-    fn copy_to(&mut self, chunk: u64) {
-        let rest = self.stored.runs(Pfn(self.next << CHUNK_SHIFT), Pfn(chunk << CHUNK_SHIFT));
-        self.builder.append(&PageSet::from_ranges(rest));
-    }
-
-    fn finish(mut self) -> PageSet {
-        self.copy_to(1 << (64 - CHUNK_SHIFT - 1));
-        self.builder.finish()
     }
 }

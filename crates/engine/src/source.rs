@@ -88,17 +88,19 @@ impl Source {
         memory.stored().end().max(mapped.min(memory.ram().end()))
     }
 
-    /// Everything in front of the page data of a file of `pages` pages.
+    /// Everything in front of the page data of a file, in which there are no pages yet.
     ///
     /// # Errors
-    /// The format cannot describe that many, or what the input says was erased from it cannot be read.
-    pub fn metadata(&self, compression: Compression, level: DumpLevel, pages: u64) -> Result<Metadata, EngineError> {
+    /// The format cannot describe all pages of the input, or what the input says was erased from it cannot be read.
+    pub fn metadata(&self, compression: Compression, level: DumpLevel) -> Result<Metadata, EngineError> {
         let max_mapnr = self.max_mapnr().0;
         let layout = self.layout();
         let page = self.input.memory().page_size();
         let (notes, info) = self.output_notes();
+        let pages = self.input.memory().stored().len();
         let regions = Layout::new(page, layout.abi, notes.len() as u64, max_mapnr, pages)
-            .ok_or(EngineError::TooLarge { max_mapnr, pages })?;
+            .ok_or(EngineError::TooLarge { max_mapnr, pages })?
+            .with_pages(0);
         let before = self.input.kdump_header();
         let (tv_sec, tv_usec) = self.crash_time();
         // Of an earlier dump's marks, only that it lacks memory map pages is still true.

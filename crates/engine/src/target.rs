@@ -117,12 +117,17 @@ impl Output {
         }
     }
 
-    /// Makes sure that `from..to`, which reads as zeros, has its space, so that writing there later cannot fail for lack of it.
+    /// Makes `from..to` read as zeros, and makes sure that it has its space, so that writing there later cannot fail for lack of it.
+    /// Nothing was written there since [`Self::empty`].
     ///
     /// # Errors
     /// The target is full or cannot be written.
     pub fn reserve(&self, from: u64, to: u64) -> Result<(), WriteFailed> {
-        let Kind::Regular(file) = &self.kind else { return Ok(()) };
+        let file = match &self.kind {
+            Kind::Nothing => return Ok(()),
+            Kind::Block(_) => return self.fill(from, to),
+            Kind::Regular(file) => file,
+        };
         match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to.saturating_sub(from)) {
             Ok(()) => Ok(()),
             Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
@@ -131,6 +136,12 @@ impl Output {
             // Some file systems cannot reserve (NFS before 4.2, CIFS, 9p); there zeros are written.
             Err(_) => self.fill(from, to),
         }
+    }
+
+    /// Whether what was there before is still there where nothing was written yet.
+    #[must_use]
+    pub const fn has_old_content(&self) -> bool {
+        matches!(self.kind, Kind::Block(_))
     }
 
     fn fill(&self, from: u64, to: u64) -> Result<(), WriteFailed> {
@@ -171,16 +182,16 @@ impl Output {
         Ok(())
     }
 
-    /// Reads back what was written at `offset`; zeros where nothing can be read back.
+    /// Reads back what was written at `offset`; false, and zeros, where nothing can be read back.
     ///
     /// # Errors
     /// What the system said.
-    pub fn read_back(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    pub fn read_back(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         match &self.kind {
-            Kind::Regular(file) | Kind::Block(file) => file.read_exact_at(buf, offset),
+            Kind::Regular(file) | Kind::Block(file) => file.read_exact_at(buf, offset).map(|()| true),
             Kind::Nothing => {
                 buf.fill(0);
-                Ok(())
+                Ok(false)
             }
         }
     }

@@ -1,8 +1,10 @@
 //! A kdump-compressed file, readable at every instant: metadata first, marked incomplete until the end, and never a page
 //! descriptor that points at bytes not yet written.
 
+use crate::bitmap::Bitmap;
 use crate::dedup::Place;
 use crate::descriptors::{Descriptors, Encoded};
+use crate::selection::Selection;
 use crate::target::{Output, WriteFailed};
 use crate::worker::{Batch, Stored};
 use coresift_format::kdump::{Header, HeaderLayout, Layout, PageDesc, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
@@ -22,7 +24,7 @@ pub struct Metadata {
     pub notes: Vec<u8>,
     /// What an earlier run erased, as its file tells it; written behind the pages.
     pub erase_info: Vec<u8>,
-    /// Where everything goes.
+    /// Where everything goes, as long as there are no pages.
     pub regions: Layout,
 }
 
@@ -42,34 +44,63 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes the metadata for the pages `keep` of `ram`, and the zero page. From the first write on the target is an
-    /// incomplete dump without pages (on a block device from the last write on: what was there before has to go first).
+    /// Writes what stands in front of the page descriptors: headers, notes, and the bitmap of `ram`. From the first write on the target
+    /// is an incomplete dump without pages.
     ///
     /// # Errors
     /// The target is full or cannot be written, and whether what is there can be read.
-    pub fn begin(
-        output: Arc<Output>,
-        meta: Metadata,
-        ram: &PageSet,
-        keep: &PageSet,
-    ) -> Result<Self, (WriteFailed, Readable)> {
-        let page = u64::from(meta.header.block_size);
+    pub fn begin(output: Arc<Output>, meta: Metadata, ram: &PageSet) -> Result<Self, (WriteFailed, Readable)> {
         let regions = meta.regions;
-        let data = regions.data + page;
-        output.empty(data).map_err(|e| (e, Readable(false)))?;
+        output.empty(regions.descriptors).map_err(|e| (e, Readable(false)))?;
         let descriptors = Descriptors::new(Arc::clone(&output));
-        let writer = Self { output, meta, end: data, descriptors, encoded: Encoded::default() };
-        let mut head = vec![0; regions.notes as usize];
-        put(&mut head, 0, &writer.main_header(true));
-        put(&mut head, regions.sub_header as usize, &writer.sub_header());
-        head.extend_from_slice(&writer.meta.notes);
-        writer.output.write_at(&head, 0).map_err(|e| (e, Readable(false)))?;
-        let end = Pfn(writer.meta.sub_header.max_mapnr_64);
-        let rest = bitmap(&writer.output, ram, end, regions.bitmap1)
-            .and_then(|()| bitmap(&writer.output, keep, end, regions.bitmap2))
-            .and_then(|()| writer.output.reserve(regions.descriptors, data));
-        rest.map_err(|e| (e, Readable(true)))?;
+        let writer = Self { output, meta, end: regions.descriptors, descriptors, encoded: Encoded::default() };
+        // What a block device held may be anything, descriptors too: it is no dump until those are zeros.
+        if !writer.output.has_old_content() {
+            writer.write_head().map_err(|e| (e, Readable(false)))?;
+        }
+        writer.bitmap(regions.bitmap1).write_set(ram).map_err(|e| (e, writer.readable()))?;
         Ok(writer)
+    }
+
+    /// The 2nd bitmap: of the pages that have a descriptor.
+    #[must_use]
+    pub fn kept(&self) -> Bitmap {
+        self.bitmap(self.meta.regions.bitmap2)
+    }
+
+    /// Whether the target can be read as it is before [`Self::select`].
+    #[must_use]
+    pub fn readable(&self) -> Readable {
+        Readable(!self.output.has_old_content())
+    }
+
+    /// Writes the bitmap of the pages of `selection`, but for those that stand in it already, and makes room for their descriptors
+    /// and for the zero page.
+    ///
+    /// # Errors
+    /// The target is full or cannot be written, and whether what is there can be read.
+    pub fn select(&mut self, selection: &Selection<'_>) -> Result<(), (WriteFailed, Readable)> {
+        let regions = self.meta.regions.with_pages(selection.len());
+        let data = regions.data + u64::from(self.meta.header.block_size);
+        let written = self
+            .output
+            .reserve(regions.descriptors, data)
+            .and_then(|()| self.kept().write_set(selection.in_memory()))
+            .and_then(|()| if self.output.has_old_content() { self.write_head() } else { Ok(()) });
+        (self.meta.regions, self.end) = (regions, data);
+        written.map_err(|e| (e, self.readable()))
+    }
+
+    fn bitmap(&self, offset: u64) -> Bitmap {
+        Bitmap::new(Arc::clone(&self.output), offset, Pfn(self.meta.sub_header.max_mapnr_64))
+    }
+
+    fn write_head(&self) -> Result<(), WriteFailed> {
+        let mut head = vec![0; self.meta.regions.notes as usize];
+        put(&mut head, 0, &self.main_header(true));
+        put(&mut head, self.meta.regions.sub_header as usize, &self.sub_header());
+        head.extend_from_slice(&self.meta.notes);
+        self.output.write_at(&head, 0)
     }
 
     /// Writes the data of one batch, and returns where; its descriptors follow when the data are on the medium. On failure the
@@ -139,46 +170,6 @@ impl Writer {
 
     fn sub_header(&self) -> Vec<u8> {
         self.meta.sub_header.encode(self.meta.header.header_version, self.meta.layout)
-    }
-}
-
-/// Writes the bits of the pages of `set` below `end` at `offset`, where zeros are: only blocks that hold a bit.
-fn bitmap(output: &Output, set: &PageSet, end: Pfn, offset: u64) -> Result<(), WriteFailed> {
-    /// Pages whose bits are written together: 64 KiB.
-    const BLOCK: u64 = 64 << 13;
-    let mut block = vec![0u8; (BLOCK / 8) as usize];
-    let mut at = 0;
-    while let Some((first, _)) = set.runs(Pfn(at), end).next() {
-        at = first.0 / BLOCK * BLOCK;
-        let stop = Pfn(at + BLOCK).min(end);
-        block.fill(0);
-        for (start, stop) in set.runs(Pfn(at), stop) {
-            set_bits(&mut block, start.0 - at, stop.0 - at);
-        }
-        let bytes = (stop.0 - at).div_ceil(8) as usize;
-        output.write_at(block.get(..bytes).unwrap_or_default(), offset + at / 8)?;
-        at = stop.0;
-    }
-    Ok(())
-}
-
-/// Sets the bits `start..end`, LSB first.
-fn set_bits(bytes: &mut [u8], start: u64, end: u64) {
-    let mut at = start;
-    while at < end {
-        let n = (8 - at % 8).min(end - at);
-        if n == 8 {
-            let whole = (end - at) / 8;
-            if let Some(run) = bytes.get_mut((at / 8) as usize..(at / 8 + whole) as usize) {
-                run.fill(0xff);
-            }
-            at += whole * 8;
-            continue;
-        }
-        if let Some(byte) = bytes.get_mut((at / 8) as usize) {
-            *byte |= (((1u16 << n) - 1) << (at % 8)) as u8;
-        }
-        at += n;
     }
 }
 

@@ -299,7 +299,8 @@ impl PageRules {
     fn plain(&self) -> Option<Plain> {
         let aligned = |at: usize, to: usize| (at % to == 0).then_some(at);
         let buddy = if let Buddy::Flag(bit) = self.buddy { bit } else { 0 };
-        let told = [self.lru, self.private_flag, self.swapcache, self.swapbacked, self.slab_flag, self.head, self.poison];
+        let told =
+            [self.lru, self.private_flag, self.swapcache, self.swapbacked, self.slab_flag, self.head, self.poison];
         (self.size == USUAL_SIZE).then_some(())?;
         Some(Plain {
             flags: aligned(self.flags, 8)?,
@@ -326,7 +327,8 @@ impl PageRules {
             Buddy::Flag(bit) => key.0 & bit != 0,
             Buddy::Unknown => false,
         };
-        let block = block || key.0 & self.head != 0 || self.unaccepted.is_some_and(|(value, _)| Some(value) == mapcount);
+        let block =
+            block || key.0 & self.head != 0 || self.unaccepted.is_some_and(|(value, _)| Some(value) == mapcount);
         // All flags set may be a struct page that was never initialised.
         if block || key.0 == plain.flag_mask {
             return 0;

@@ -9,7 +9,7 @@ use std::ops::Range;
 /// A kind of protected memory.
 #[derive(Clone, Debug)]
 pub struct Protected {
-    /// `kernel image`, `page tables`, `per-cpu areas`.
+    /// `kernel image`, `page tables`, `per-cpu areas`, `mem_map`.
     pub what: &'static str,
     /// The page frames.
     pub pages: PageSet,
@@ -21,6 +21,9 @@ pub struct Protected {
 /// What the kernel image is called in [`Protected::what`].
 pub const IMAGE: &str = "kernel image";
 
+/// What the memory map is called there.
+pub const MEM_MAP: &str = "mem_map";
+
 /// A page table of 4 KiB maps at least 2 MiB, so this many serve 2 TiB of memory mapped by single pages; larger mappings need
 /// fewer tables. A dump with more is walked up to here.
 const MAX_TABLES: usize = 1 << 20;
@@ -30,6 +33,9 @@ const IMAGE_AREA_KASLR: u64 = 1 << 30;
 /// The most per-cpu units (cpus) and the largest unit that a torn dump can make us believe in.
 const MAX_UNITS: u32 = 1 << 16;
 const MAX_UNIT_BYTES: u64 = 64 << 20;
+
+/// Bytes of memory map translated at a time: those of one section.
+const MAP_PIECE: u64 = 2 << 20;
 
 /// Ranges of page frames that are collected before they are merged: 1 MiB of them.
 const MERGE_AT: usize = 1 << 16;
@@ -75,6 +81,7 @@ pub fn find(kernel: &Kernel, memory: &dyn PhysicalMemory) -> (Vec<Protected>, Ve
         Err(_) if kernel.symbols.is_err() => {}
         Err(e) => notes.push(format!("per-cpu areas are not protected against being left out: {e}")),
     }
+    found.push(Protected { what: MEM_MAP, pages: memmap(kernel, memory), free_inside: false });
     (found, notes)
 }
 
@@ -166,16 +173,21 @@ fn per_cpu_areas(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<PageSet
     Ok(PageSet::from_ranges(found.all_runs().chain(some)))
 }
 
-/// The page frames that hold the `struct page`s of `start..end`.
-#[must_use]
-pub fn memmap_pages(kernel: &Kernel, memory: &dyn PhysicalMemory, start: Pfn, end: Pfn) -> Vec<(Pfn, Pfn)> {
+/// The page frames that hold the memory map. With vmemmap optimised hugetlb pages many of its addresses share one.
+fn memmap(kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
     let mut reader = kernel.reader(memory);
-    let size = kernel.memmap.struct_size;
-    kernel
-        .memmap
-        .covering(start, end)
-        .flat_map(|r| pages_behind(&mut reader, r.map, (r.end.0 - r.start.0) * size, memory.page_size()))
-        .collect()
+    let mut found = PageSet::default();
+    let mut some = Vec::new();
+    for range in kernel.memmap.ranges() {
+        let len = (range.end.0 - range.start.0).saturating_mul(kernel.memmap.struct_size);
+        for at in (0..len).step_by(MAP_PIECE as usize) {
+            some.extend(pages_behind(&mut reader, range.map.plus(at), MAP_PIECE.min(len - at), memory.page_size()));
+            if some.len() >= MERGE_AT {
+                found = PageSet::from_ranges(found.all_runs().chain(some.drain(..)));
+            }
+        }
+    }
+    PageSet::from_ranges(found.all_runs().chain(some))
 }
 
 /// The page frames behind `len` bytes of virtual memory. What is not mapped has none.

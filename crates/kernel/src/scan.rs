@@ -274,7 +274,8 @@ impl<S: ClassSink> Walk<'_, '_, S> {
             self.out.first_odd.get_or_insert((self.at, odd));
         }
         if verdict.order == 0 {
-            let alike = if verdict.odd.is_none() { rules.alike(pages.get(..left * size).unwrap_or_default()) } else { 0 };
+            let alike =
+                if verdict.odd.is_none() { rules.alike(pages.get(..left * size).unwrap_or_default()) } else { 0 };
             return self.emit(self.at.plus(1 + alike as u64), verdict.class);
         }
         let block_end = self.at.plus(1 << verdict.order);

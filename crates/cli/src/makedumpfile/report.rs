@@ -49,12 +49,13 @@ pub fn lines(report: &Report) -> String {
 /// The stages as makedumpfile times them, a line each.
 pub fn steps(report: &Report) -> String {
     let name = |stage: &str| match stage {
-        "find pages" => "Excluding unnecessary pages".to_owned(),
-        "copy pages" => "Copying data               ".to_owned(),
-        other => format!("{other:<27}"),
+        "find pages" => Some("Excluding unnecessary pages"),
+        "copy pages" => Some("Copying data               "),
+        _ => None,
     };
-    report.stages.iter().fold(String::new(), |mut text, stage| {
-        let _infallible = writeln!(text, "STEP [{}] : {:.6} seconds", name(stage.name), stage.seconds);
+    let known = report.stages.iter().filter_map(|stage| Some((name(stage.name)?, stage.seconds)));
+    known.fold(String::new(), |mut text, (name, seconds)| {
+        let _infallible = writeln!(text, "STEP [{name}] : {seconds:.6} seconds");
         text
     })
 }

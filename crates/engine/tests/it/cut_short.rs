@@ -90,7 +90,7 @@ fn target_that_fills_up() {
             let Err(EngineError::NoSpace { kept, report, .. }) = &ended.result else {
                 panic!("{what}: {:?}", ended.result)
             };
-            assert_eq!(*kept, whole.kept_pages, "{what}");
+            assert!(*kept == whole.kept_pages || *kept == 0 && report.kept_pages == 0, "{what}");
             assert!(!report.complete, "{what}");
             let file = ended.bytes();
             if file.is_empty() {

@@ -61,6 +61,12 @@ impl Layout {
         })
     }
 
+    /// The same with `pages` descriptors: all but [`Self::data`] is where it was.
+    #[must_use]
+    pub const fn with_pages(self, pages: u64) -> Self {
+        Self { data: self.descriptor(pages), ..self }
+    }
+
     /// File offset of the descriptor of the kept page number `rank`, counted from 0.
     #[must_use]
     pub const fn descriptor(&self, rank: u64) -> u64 {
@@ -79,6 +85,7 @@ mod tests {
         assert_eq!((l.bitmap1, l.bitmap_len, l.bitmap2, l.bitmap_blocks), (8192, 16384, 24576, 8));
         assert_eq!((l.descriptors, l.data), (40960, 40960 + 24000));
         assert_eq!(l.descriptor(10), 40960 + 240);
+        assert_eq!(Layout::new(PageSize::K4, Abi::Lp64, 2000, 131_072, 7).unwrap().with_pages(1000), l);
     }
 
     #[test]

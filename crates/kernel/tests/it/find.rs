@@ -2,7 +2,7 @@
 
 use crate::machine::{Opened, open, pfns, range};
 use coresift_format::{Bytes, Input, Window};
-use coresift_kernel::protected::{Protected, find, memmap_pages};
+use coresift_kernel::protected::{MEM_MAP, Protected, find};
 use coresift_kernel::{FoundInfo, Kernel, KernelError, find_in_memory};
 use coresift_synth::elf::{Note, Order};
 use coresift_synth::{Image, KernelLayout, LAYOUTS, Leaf, Machine, PAGE};
@@ -107,25 +107,22 @@ fn page_tables_are_all_protected_and_nothing_else_is() {
 }
 
 #[test]
-fn the_memory_map_of_some_page_frames_is_the_pages_their_struct_pages_are_in() {
+fn the_memory_map_is_protected_as_the_pages_its_struct_pages_are_in() {
     for name in ["2.6.32", "6.12"] {
         let opened = Opened::new(Machine::b0(KernelLayout::get(name)).build());
         let size = opened.image.layout.page.size;
-        for (start, end) in [(0x1000, 0x1001), (0x103f, 0x1041), (0x1100, 0x1180)] {
-            let (from, to) = range(start, end);
-            let found: BTreeSet<u64> = memmap_pages(&opened.kernel, opened.memory(), from, to)
-                .into_iter()
-                .flat_map(|(a, b)| a.0..b.0)
-                .collect();
-            let expected: BTreeSet<u64> = (start..end)
-                .flat_map(|pfn| {
-                    let at = opened.kernel.memmap.page(coresift_format::Pfn(pfn)).unwrap().0;
-                    [at, at + size - 1].map(|virt| crate::machine::translate(&opened.image, virt) / PAGE)
-                })
-                .collect();
-            assert_eq!(found, expected, "{name} {start:#x}");
-            assert!(found.iter().all(|pfn| opened.image.memmap_frames.contains(pfn)));
-        }
+        let (found, _) = find(&opened.kernel, opened.memory());
+        let memmap = found.iter().find(|kind| kind.what == MEM_MAP).unwrap();
+        let expected: BTreeSet<u64> = opened
+            .kernel
+            .memmap
+            .ranges()
+            .iter()
+            .flat_map(|r| (0..r.end.0 - r.start.0).map(|n| r.map.0 + n * size))
+            .flat_map(|at| [at, at + size - 1].map(|virt| crate::machine::translate(&opened.image, virt) / PAGE))
+            .collect();
+        assert_eq!(pfns(&memmap.pages), expected.into_iter().collect::<Vec<_>>(), "{name}");
+        assert!(pfns(&memmap.pages).iter().all(|pfn| opened.image.memmap_frames.contains(pfn)), "{name}");
     }
 }
 
