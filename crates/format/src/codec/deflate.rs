@@ -5,9 +5,9 @@
 //!                                                              fixed codes ─────┴─> fixed block ───┴─> the shorter
 //! ```
 //!
-//! A general encoder spends a third of its time on a page with clearing tables made for 32 KiB of history. With tables for the page
-//! alone this is 1.6 times as fast as libdeflate's level 1 at its size, and 3.4 times as fast as zlib's level 1, which is 1.6 %
-//! larger (4 KiB pages of a 6.12 kernel). The levels above are libdeflate's.
+//! A general encoder spends a good part of its time on a page with tables made for 32 KiB of history: libdeflate's level 1 clears
+//! 128 KiB. With tables for a page this is 1.55 times as fast as libdeflate and 3.2 times as fast as zlib at their level 1 (4 KiB pages of
+//! a 6.12 kernel: 517, 333 and 160 MB/s; 24.33, 24.36 and 24.76 % of size). The levels above are libdeflate's.
 
 use super::huffman::{Builder, Codes};
 use super::matching::{BLOCK, TAIL, common, hash, word};
@@ -199,9 +199,9 @@ impl Encoder {
         Some(literals + rest.len())
     }
 
-    /// Whether no code makes the literals smaller: of 256 values all equally likely, a page of 4096 has an effective number (the
-    /// inverse of the chance that two are equal) of 241, give or take 1.3; 232 leaves less than 2 % to gain, before the cost of
-    /// the code itself. Nothing was lost by this on the pages of three kernels, and pages that do not compress cost half.
+    /// Whether no code makes the literals much smaller: of 256 values all equally likely, a page of 4096 has an effective number
+    /// (the inverse of the chance that two are equal) of 241, give or take 1.3; 232 leaves less than 2 % to gain, before the cost of
+    /// the code itself. Pages that do not compress take a third of the time, all pages 2.4 % less; the size is 0.001 % more.
     fn noise(&self, literals: u64) -> bool {
         let squares = self.litlen_counts.iter().take(END).map(|n| u64::from(*n) * u64::from(*n)).sum::<u64>();
         squares * 232 <= literals * literals

@@ -44,8 +44,13 @@ struct Row {
     levels: Option<(i32, i32, i32)>,
 }
 
-/// One row a codec, in the order of the enum. Default levels are makedumpfile's; at them zstd makes zlib's size in a quarter of
-/// the time (353 against 90 MB/s of C zlib and 208 of libdeflate, 37.5 %, 4 KiB pages of a 6.12 kernel).
+/// One row a codec, in the order of the enum. Default levels are makedumpfile's. At them, in MB/s of one core and size, on the pages
+/// of an 8 GiB 6.12 kernel without those of zeros (the example `codecs`; in brackets the C library makedumpfile uses, in the same run):
+/// zlib 517 (160), 24.3 % (24.8); zstd 604, 23.5 %; lzo 1750 (1748), 29.9 % (30.0); snappy 1950 (1785), 31.4 % (31.4).
+///
+/// zstd is left as it is: on pages its tables of 8 to 32 KiB cost nothing (hash logs of 10 to 13 are equally fast, and 0.7 % apart
+/// in size), minimal matches of 6 are 3 % faster and 1.7 % larger, two hash tables 8 % slower and 1.1 % smaller. Half of its time is
+/// counting, and building and writing codes.
 const ROWS: [Row; 5] = [
     Row { codec: Codec::None, name: "none", flag: 0, levels: None },
     Row { codec: Codec::Zlib, name: "zlib", flag: 0x01, levels: Some((1, 12, 1)) },
@@ -95,7 +100,7 @@ impl Codec {
         }
     }
 
-    /// The levels the codec has: for zlib libdeflate's 1 (fast) to 12; for zstd negative (faster) to 22, 0 being zstd's own
+    /// The levels the codec has: for zlib 1 (fast) to 12, from 2 on libdeflate's; for zstd negative (faster) to 22, 0 being zstd's own
     /// default of 3. `None`: it has no levels.
     #[must_use]
     pub fn levels(self) -> Option<RangeInclusive<i32>> {
@@ -230,6 +235,10 @@ pub enum CodecError {
 }
 
 /// Compresses pages with one codec. One a thread: its tables are made once, and nothing is allocated for a page.
+///
+/// Pages that do not compress (4 to 6 % of those that are not zero) are given up early by each encoder in its own way, at 2 GB/s
+/// (zstd), 3 (zlib at level 1), 14 (lzo) and 20 (snappy). A first look at all pages, whatever the codec, would cost more than it
+/// saves: these pages take 1.6 % of zstd's time and less of the others'.
 pub struct Compressor {
     encoder: Encoder,
     max_output: usize,
