@@ -40,10 +40,10 @@ pub(super) const SLACK: usize = 24;
 /// A greedy compressor: the only candidate at a position is the last one whose five bytes had the same hash, though four that are
 /// equal make a match: fewer, longer matches are faster to write.
 ///
-/// As fast as liblzo2 on pages of a 6.12 kernel (1.00 of its speed, 0.996 of its size; with a hash of four bytes 0.95 and 0.98); of a 7.2 kernel 1.08 and
-/// 1.02 (0.93 and 0.99). What
-/// limits it is one mispredicted branch a sequence and the latency of word, table, candidate and length: without bounds checks it
-/// is 2 % faster, and looking at two or four positions at once is slower.
+/// As fast as liblzo2 on pages of a 6.12 kernel: 1.00 of its speed, 0.996 of its size (with a hash of four bytes 0.95 and 0.98). On
+/// those of a 7.2 kernel 1.08 and 1.02 (0.93 and 0.99). What limits it is one mispredicted branch a sequence and the latency of
+/// word, table, candidate and length: without bounds checks it is 2 % faster, and looking at two or four positions at once is
+/// slower.
 pub(super) struct Encoder {
     /// Positions by hash. Cleared for each block, which costs less than telling the positions of older pages apart: every entry is
     /// a position of this block, and 0, where nothing was entered, is a candidate like any other.
