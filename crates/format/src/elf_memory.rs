@@ -9,20 +9,16 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The smallest window for a piece that begins [`NEAR`] behind the piece before; each further one is twice as long, up to
-/// [`LARGEST`]. Any other piece gets a window of its own length.
-///
-/// In a capture kernel, mapping and unmapping a window takes 12,400 instructions and 215 a page (6.12, 7.2; 26,000 and 135 in 6.1;
-/// 5.8 us and 0.027 us when mapping was new), reading a page 5,700 to 5,900: pages too many cost less than another window up to 60
-/// (200) of them. On the reads of whole dumps (6.12, 8 GiB) this takes 0.72 to 0.84 of what windows of 1 MiB took, 0.78 to 0.91
-/// with two threads; windows of one size from 256 KiB to 16 MiB 0.89 and more. `cargo xtask lab 6.12 --probe --icount` measures it.
-const SMALLEST: usize = 128 << 10;
-/// 256 KiB cost 1.35 to 1.9 times as much as 4 MiB where all is read, 16 and 64 MiB save 2 %. The kernel needs 8 bytes of page table
-/// a page.
-const LARGEST: usize = 4 << 20;
-/// How far behind the last piece the next one may begin for a common window to be cheaper than two.
-const NEAR: u64 = 256 << 10;
-/// Pieces this large are mapped even alone: reading costs as much as mapping for two pages in 6.12 and 7.2, five in 6.1.
+/// Bytes mapped at a time. In a capture kernel, mapping and unmapping a window takes 12,400 instructions and 215 a page (6.12, 7.2;
+/// 26,000 and 135 in 6.1; 5.8 us and 0.027 us on a machine of 2013), reading a page 5,700 to 5,900 and a call 850: pages too many
+/// cost less than another window up to 60 (200) of them. On the reads of whole dumps of five cores, with one and two threads and by
+/// each of these costs, no other size is better everywhere: 256 KiB costs 1.3 to 1.9 times as much on 8 GiB, 4 MiB 0.5 to 1.6 times,
+/// sizes that follow what was used of the last window 0.82 to 1.19 times. `cargo xtask lab 6.12 --probe --icount` measures it.
+/// The kernel needs 8 bytes of page table a page of a window.
+const WINDOW: usize = 1 << 20;
+/// Pieces this large are mapped wherever they are, smaller ones only when they follow the piece before: reading costs as much as
+/// mapping for two pages in 6.12 and 7.2, five in 6.1. That it is not 64 KiB saves 2 to 5 % in this way, and 25 to 45 % where a read
+/// takes 20 us, as in 2013.
 const WORTH_MAPPING: usize = 12 << 10;
 /// Bytes copied at a time where mapping is not possible and small pieces follow each other.
 const AHEAD: usize = 128 << 10;
@@ -174,7 +170,7 @@ impl PhysicalMemory for ElfCore {
     }
 
     fn view(&self) -> Box<dyn MemoryView + '_> {
-        Box::new(ElfView { core: self, held: None, scratch: Vec::new(), next: u64::MAX, grown: 0, no_ahead: 0 })
+        Box::new(ElfView { core: self, held: None, scratch: Vec::new(), next: u64::MAX, no_ahead: 0 })
     }
 }
 
@@ -239,8 +235,6 @@ struct ElfView<'a> {
     scratch: Vec<u8>,
     /// File offset behind the last slice.
     next: u64,
-    /// Least length of the last window, in bytes; 0 where it was for a piece that follows none.
-    grown: usize,
     /// Nothing is read ahead below this file offset, for a read ahead up to here failed.
     no_ahead: u64,
 }
@@ -311,7 +305,7 @@ impl ElfView<'_> {
         let extent = find(&self.core.data, at).filter(|e| e.start <= at && e.end - at >= len as u64)?;
         let offset = extent.source_of(at);
         let gap = offset.checked_sub(self.next);
-        let follows = gap.is_some_and(|gap| gap <= NEAR);
+        let follows = gap.is_some_and(|gap| gap <= WINDOW as u64);
         let near = gap.is_some_and(|gap| gap <= SMALL as u64);
         self.next = offset.saturating_add(len as u64);
         if within(self.held.as_ref(), offset, len).is_none() {
@@ -322,9 +316,8 @@ impl ElfView<'_> {
                 Some((_, Held::Copied(bytes))) => bytes,
                 _ => Vec::new(),
             };
-            self.grown = if follows { (self.grown * 2).clamp(SMALLEST, LARGEST) } else { 0 };
             let window = if follows || len >= WORTH_MAPPING {
-                self.core.bytes.window(offset, most(len.max(self.grown))).map(Held::Mapped)
+                self.core.bytes.window(offset, most(len.max(WINDOW))).map(Held::Mapped)
             } else {
                 None
             };
