@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// Bytes mapped at a time. In a capture kernel, mapping and unmapping a window takes 12,400 instructions and 215 a page (6.12, 7.2;
 /// 26,000 and 135 in 6.1; 5.8 us and 0.027 us on a machine of 2013), reading a page 5,700 to 5,900 and a call 850: pages too many
 /// cost less than another window up to 60 (200) of them. On the reads of whole dumps of five cores, with one and two threads and by
-/// each of these costs, no other size is better everywhere: 256 KiB costs 1.3 to 1.9 times as much on 8 GiB, 4 MiB 0.5 to 1.6 times,
-/// sizes that follow what was used of the last window 0.82 to 1.19 times. `cargo xtask lab 6.12 --probe --icount` measures it.
+/// each of these costs, no other size is better everywhere: 256 KiB costs 1.3 to 1.9 times as much on 8 GiB, 4 MiB 0.7 to 1.6 times,
+/// sizes that follow what was used of the last window 0.7 to 1.2 times. `cargo xtask lab 6.12 --probe --icount` measures it.
 /// The kernel needs 8 bytes of page table a page of a window.
 const WINDOW: usize = 1 << 20;
 /// Pieces this large are mapped wherever they are, smaller ones only when they follow the piece before: reading costs as much as
-/// mapping for two pages in 6.12 and 7.2, five in 6.1. That it is not 64 KiB saves 2 to 5 % in this way, and 25 to 45 % where a read
+/// mapping for two pages in 6.12 and 7.2, five in 6.1. That it is not 64 KiB saves 2 to 5 % in this way, and 20 to 45 % where a read
 /// takes 20 us, as in 2013.
 const WORTH_MAPPING: usize = 12 << 10;
 /// Bytes copied at a time where mapping is not possible and small pieces follow each other.
