@@ -79,10 +79,12 @@ const PARTS: &[Part] = &[
     Part { name: "format", functions: &["coresift_format"] },
 ];
 
-/// Percent a part may grow, where processor and compiler are those of the table and where not. Parts trade functions when the compiler
-/// inlines otherwise, so they get more room than their sum.
+/// Percent a part may grow, where processor and compiler are those of the table and where not. Parts get more room
+/// than their sum, and count only where it grows too.
 const GROWTH_TOTAL: [u64; 2] = [10, 30];
 const GROWTH_PART: [u64; 2] = [25, 60];
+/// Percent the total must grow for a part's growth to count.
+const TRADED: u64 = 2;
 /// A part below this share of its case's total, in percent, is not worth a failure.
 const SMALL: u64 = 3;
 
@@ -249,8 +251,10 @@ fn compare(expected: &Counts, counted: &Counts, alike: bool) -> Vec<Row> {
     let row = |((case, part), &now): (&(String, String), &u64)| {
         let before = of(case, part);
         let total = of(case, TOTAL).unwrap_or(0);
+        // Parts trade functions when code moves or is inlined elsewhere; that is no growth.
+        let traded = counted.get(&(case.clone(), TOTAL.to_owned())).is_some_and(|n| *n <= total + total / 100 * TRADED);
         let allowed = if part == TOTAL { GROWTH_TOTAL } else { GROWTH_PART }[usize::from(!alike)];
-        let small = part == MEMORY || now.saturating_sub(before.unwrap_or(0)) < total * SMALL / 100;
+        let small = part == MEMORY || traded || now.saturating_sub(before.unwrap_or(0)) < total * SMALL / 100;
         let limit = before.unwrap_or(0) / 100 * (100 + allowed);
         let growth = before.map_or(f64::INFINITY, |b| (now as f64 / b.max(1) as f64 - 1.0) * 100.0);
         // A case that the table does not have fails as a whole, so that it is recorded.
@@ -344,7 +348,8 @@ mod tests {
         };
         assert_eq!(failures(&counts(1100, 620, 9000, 30), true), [""; 0]);
         assert_eq!(failures(&counts(1101, 500, 300, 10), true), [TOTAL]);
-        assert_eq!(failures(&counts(1000, 640, 300, 10), true), ["kernel"]);
+        assert_eq!(failures(&counts(1040, 640, 300, 10), true), ["kernel"]);
+        assert_eq!(failures(&counts(1010, 900, 300, 10), true), [""; 0]);
         assert_eq!(failures(&counts(1290, 640, 300, 10), false), [""; 0]);
         assert_eq!(failures(&counts(500, 100, 100, 1), true), [""; 0]);
         let unknown: Counts = [(("d".to_owned(), TOTAL.to_owned()), 1)].into();
