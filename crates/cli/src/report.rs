@@ -46,6 +46,13 @@ fn amounts(report: &Report) -> String {
         count(report.zero_pages),
         count(report.shared_pages),
     );
+    if !report.chosen.is_empty() {
+        let all: u64 = report.chosen.iter().map(|row| row.batches).sum();
+        let shares = report.chosen.iter().filter(|row| row.batches > 0);
+        let shares: Vec<String> =
+            shares.map(|row| format!("{:.0} % {}", percent(row.batches, all), row.compression)).collect();
+        let _infallible = writeln!(out, "Compressed by {}", shares.join(", "));
+    }
     for stage in &report.stages {
         let per_second = |amount, unit: fn(u64) -> String| {
             rate(amount, stage.seconds).filter(|_| amount > 0).map_or_else(|| "-".into(), unit)

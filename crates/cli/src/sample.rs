@@ -17,6 +17,7 @@ pub fn report() -> Report {
         release: Some("6.12.117+deb12-cloud-amd64".into()),
         level: 31,
         compression: "lzo".into(),
+        chosen: Vec::new(),
         page_size: 4096,
         total_pages: 0x2ffd4,
         ram_pages: 0x22b04,

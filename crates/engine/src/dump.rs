@@ -9,7 +9,7 @@ use crate::observer::{Event, Observer};
 use crate::options::{DumpOptions, Exclusion, Target};
 use crate::pipeline::{Copied, copy};
 use crate::plan::{Plan, Prepared};
-use crate::report::{Report, StageRow, UnreadableRun};
+use crate::report::{ChosenRow, Report, StageRow, UnreadableRun};
 use crate::scan::Limits;
 use crate::source::Source;
 use crate::target::{Output, WriteFailed};
@@ -78,7 +78,7 @@ fn run(
     while let Some(asked) = attempts.next() {
         let exclusion = source.raise(*asked, observer);
         let mut run = Run::new(&source, options, exclusion, started, output.is_none())?;
-        let meta = source.metadata(options.compression, exclusion.level)?;
+        let meta = source.metadata(options.compression.header().into(), exclusion.level)?;
         // The input is understood and can be described: only now is the target touched.
         let output = match &mut output {
             Some(open) => open,
@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
         };
         let budget = Budget::new(options.max_memory);
         let input_sets = (memory.ram().memory() + memory.stored().memory()) as u64;
-        let needed = Budget::needed(options.compression, input_sets);
+        let needed = Budget::needed(options.compression.largest(), input_sets);
         if budget.given && needed > budget.bytes {
             return Err(EngineError::Budget { budget: budget.bytes, needed });
         }
@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
 
     fn threads(&self, page_sets: u64) -> usize {
         let wanted = self.options.threads.unwrap_or_else(usable_cpus).max(1);
-        self.budget.threads(wanted, self.options.compression, self.input_sets + page_sets)
+        self.budget.threads(wanted, self.options.compression.largest(), self.input_sets + page_sets)
     }
 
     /// Makes the dump; returns why it ended early, if it did.
@@ -196,7 +196,7 @@ impl<'a> Run<'a> {
                 let prepared = Prepared::new(kernel, memory, self.exclusion.classes);
                 let limits = Limits {
                     threads: self.threads(0),
-                    room: self.budget.room(self.options.compression, self.input_sets),
+                    room: self.budget.room(self.options.compression.largest(), self.input_sets),
                 };
                 self.stage("understand", self.started_here, 0, 0);
                 let clock = Instant::now();
@@ -263,6 +263,9 @@ impl<'a> Run<'a> {
         report.kept_pages = copied.pages;
         report.zero_pages = copied.zero;
         report.shared_pages = copied.shared;
+        let chosen = copied.chosen.iter();
+        report.chosen =
+            chosen.map(|(how, batches)| ChosenRow { compression: how.to_string(), batches: *batches }).collect();
         report.unreadable_pages = copied.lost_count;
         let mut lost = copied.lost.clone();
         lost.sort_by_key(|l| l.0);

@@ -5,6 +5,7 @@
 //!                                                                             └──────> Report
 //! ```
 
+mod auto;
 mod batches;
 mod bitmap;
 mod budget;
@@ -32,5 +33,5 @@ pub use error::EngineError;
 #[cfg(feature = "measure")]
 pub use lock::{LockTimes, lock_times};
 pub use observer::{Event, Observer, Silent, Stage};
-pub use options::{DumpOptions, Exclusion, Target};
-pub use report::{CheckRow, ClassRow, GuardRow, Report, StageRow, UnreadableRun};
+pub use options::{Choice, DumpOptions, Exclusion, Target};
+pub use report::{CheckRow, ChosenRow, ClassRow, GuardRow, Report, StageRow, UnreadableRun};

@@ -1,8 +1,11 @@
 //! What a user asks for.
 
-use coresift_format::codec::Compression;
+use crate::auto::{LADDER, START};
+use coresift_format::codec::{Codec, Compression, CompressionError};
 use coresift_kernel::{ClassSet, DumpLevel};
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// How to make a dump.
 #[derive(Clone, Debug)]
@@ -10,7 +13,7 @@ pub struct DumpOptions {
     /// What to leave out; the next of the list is tried when the dump of the one before does not fit the target. Never empty.
     pub exclude: Vec<Exclusion>,
     /// Codec and level for the pages.
-    pub compression: Compression,
+    pub compression: Choice,
     /// Worker threads; `None`: one for each usable cpu. Fewer run when the memory budget or the machine says so.
     pub threads: Option<usize>,
     /// Memory to stay within, in bytes; `None`: taken from MemAvailable.
@@ -21,6 +24,70 @@ pub struct DumpOptions {
     pub dry_run: bool,
     /// Map the input where it allows that; otherwise read it.
     pub map_input: bool,
+}
+
+/// How pages are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// All alike.
+    Fixed(Compression),
+    /// By the codec that gets the dump out soonest, as measured while running. Two runs may write different files.
+    Auto,
+}
+
+impl Choice {
+    /// What there is to choose from.
+    pub(crate) fn ladder(&self) -> &[Compression] {
+        match self {
+            Self::Fixed(one) => std::slice::from_ref(one),
+            Self::Auto => &LADDER,
+        }
+    }
+
+    /// Which of them the first batches get.
+    pub(crate) fn start(self) -> usize {
+        if self == Self::Auto { START } else { 0 }
+    }
+
+    /// The codec that the header names. Readers go by each page's own flags; one that looks at the header to see whether it can
+    /// read the file is told the codec that is newest, and so the least likely to be built in.
+    pub(crate) fn header(self) -> Codec {
+        self.ladder().last().map_or(Codec::None, |strongest| strongest.codec)
+    }
+
+    /// The one that needs the most memory.
+    pub(crate) fn largest(self) -> Compression {
+        self.ladder().last().copied().unwrap_or(Codec::None.into())
+    }
+}
+
+impl From<Compression> for Choice {
+    fn from(one: Compression) -> Self {
+        Self::Fixed(one)
+    }
+}
+
+impl From<Codec> for Choice {
+    fn from(codec: Codec) -> Self {
+        Self::Fixed(codec.into())
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(one) => one.fmt(f),
+            Self::Auto => f.pad("auto"),
+        }
+    }
+}
+
+impl FromStr for Choice {
+    type Err = CompressionError;
+
+    fn from_str(text: &str) -> Result<Self, CompressionError> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Fixed) }
+    }
 }
 
 /// The page classes one attempt leaves out.

@@ -4,11 +4,13 @@
 //! completes the batch that is next in order writes it, and all that follow it and are ready: there is no writer thread to
 //! wait for or to be woken, and with one thread nothing is ever handed over.
 
+use crate::auto::{Ahead, Controller, Window};
 use crate::batches::{BATCH_BYTES, Batches};
 use crate::budget::WORKER_STACK;
 use crate::dedup::{Known, LAG, Recent};
 use crate::lock::Lock;
 use crate::observer::{Observer, Stage};
+use crate::options::Choice;
 use crate::target::WriteFailed;
 use crate::worker::{Batch, Stored, Worker};
 use crate::writer::Writer;
@@ -16,6 +18,8 @@ use coresift_format::codec::{Codec, CodecError, Compression};
 use coresift_format::{Pfn, PhysicalMemory};
 use std::collections::VecDeque;
 use std::sync::Condvar;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Batch buffers a thread accounts for: one being filled, one waiting to be written.
 const BUFFERS_A_THREAD: usize = 2;
@@ -53,6 +57,8 @@ pub struct Copied {
     pub lost: Vec<(Pfn, String)>,
     /// Their number; `lost` keeps only the first.
     pub lost_count: u64,
+    /// Where the codec was chosen while running: how many batches each got.
+    pub chosen: Vec<(Compression, u64)>,
     /// Why it ended early.
     pub failed: Option<WriteFailed>,
 }
@@ -65,6 +71,10 @@ struct Ordered {
     writer: Writer,
     recent: Recent,
     copied: Copied,
+    /// Where there is something to choose.
+    controller: Option<Controller>,
+    /// What the last write took.
+    last_write: Duration,
 }
 
 struct Ring {
@@ -83,7 +93,9 @@ struct Ring {
 
 struct Pipeline<'a> {
     memory: &'a dyn PhysicalMemory,
-    compression: Compression,
+    ladder: &'a [Compression],
+    /// Which of them the next batches get.
+    rung: AtomicUsize,
     known: &'a Known,
     batches: Lock<Batches<'a>>,
     ring: Lock<Ring>,
@@ -104,22 +116,30 @@ pub fn copy(
     batches: Batches<'_>,
     total: u64,
     writer: Writer,
-    compression: Compression,
+    choice: Choice,
     threads: usize,
     observer: &dyn Observer,
 ) -> Result<(Copied, Option<Writer>), CodecError> {
     let known = Known::new(memory.page_size());
     // One that can be set up says that the codec works; the threads make their own.
-    let first = Worker::new(memory, compression, &known)?;
+    let (ladder, start) = (choice.ladder(), choice.start());
+    let first = Worker::new(memory, ladder, start, &known)?;
     // What a batch shares with earlier ones depends on there being no more.
     let buffers = (threads.max(1) * BUFFERS_A_THREAD).min(LAG as usize);
     let spare = std::iter::repeat_with(Batch::default).take(buffers).collect();
-    let ordered = Some(Ordered { writer, recent: Recent::new(memory.page_size()), copied: Copied::default() });
+    let ordered = Ordered {
+        writer,
+        recent: Recent::new(memory.page_size()),
+        copied: Copied::default(),
+        controller: (choice == Choice::Auto).then(|| Controller::new(threads.min(buffers))),
+        last_write: Duration::ZERO,
+    };
     let slots = VecDeque::with_capacity(buffers);
-    let ring = Ring { ordered, slots, head: 0, spare, waiting: 0, closed: false, failed: false };
+    let ring = Ring { ordered: Some(ordered), slots, head: 0, spare, waiting: 0, closed: false, failed: false };
     let pipeline = Pipeline {
         memory,
-        compression,
+        ladder,
+        rung: AtomicUsize::new(start),
         known: &known,
         batches: Lock::new("batches", batches),
         ring: Lock::new("ring", ring),
@@ -133,7 +153,7 @@ pub fn copy(
             let thread = std::thread::Builder::new().name("copy pages".to_owned()).stack_size(WORKER_STACK);
             // A thread that does not start, or finds no memory for its codec, leaves its share to the others.
             let _ = thread.spawn_scoped(scope, || {
-                if let Ok(worker) = Worker::new(pipeline.memory, pipeline.compression, pipeline.known) {
+                if let Ok(worker) = Worker::new(pipeline.memory, pipeline.ladder, start, pipeline.known) {
                     pipeline.work(worker);
                 }
             });
@@ -141,8 +161,11 @@ pub fn copy(
         pipeline.work(first);
     });
     let ring = pipeline.ring.into_inner();
-    let (copied, writer) = ring.ordered.map(|ordered| (ordered.copied, ordered.writer)).unzip();
-    Ok((copied.unwrap_or_default(), writer))
+    let Some(mut ordered) = ring.ordered else { return Ok((Copied::default(), None)) };
+    if let Some(controller) = ordered.controller {
+        ordered.copied.chosen = ladder.iter().copied().zip(controller.batches).collect();
+    }
+    Ok((ordered.copied, Some(ordered.writer)))
 }
 
 impl Pipeline<'_> {
@@ -150,7 +173,7 @@ impl Pipeline<'_> {
         while let Some(mut batch) = self.buffer() {
             let claimed = self.batches.hold().next(&mut batch.runs);
             let Some(number) = claimed else { return self.close() };
-            worker.fill(&mut batch, number);
+            worker.fill(&mut batch, number, self.rung.load(Ordering::Relaxed));
             self.hand_in(number, batch);
         }
     }
@@ -188,6 +211,9 @@ impl Pipeline<'_> {
             drop(ring);
             ordered.write(&batch, number, self.known);
             let done = ordered.copied.pages + ordered.copied.lost_count;
+            if let Some(rung) = ordered.choose(&batch, self.total.saturating_sub(done)) {
+                self.rung.store(rung, Ordering::Relaxed);
+            }
             // Without the lock: a receiver that blocks holds up the writing, but no thread that has a buffer left.
             self.observer.progress(Stage::CopyPages, done, self.total);
             ring = self.ring.hold();
@@ -230,11 +256,26 @@ impl Ring {
 
 impl Ordered {
     fn write(&mut self, batch: &Batch, number: u64, known: &Known) {
+        let clock = Instant::now();
         let result = self.writer.batch(batch);
+        self.last_write = clock.elapsed();
         if let Ok(start) = result {
             self.recent.learn(batch, number, start, known);
         }
         self.copied.add(batch, result);
+    }
+
+    /// What the batches to come are compressed with, where that is chosen, after `batch` was written and with `pages` to come.
+    fn choose(&mut self, batch: &Batch, pages: u64) -> Option<usize> {
+        let controller = self.controller.as_mut()?;
+        let window = Window {
+            batches: 1,
+            pages: batch.pages.len() as u64,
+            bytes: batch.used as u64,
+            work: batch.work,
+            write: self.last_write,
+        };
+        Some(controller.batch(batch.rung, window, || Ahead { pages, room: self.writer.room() }))
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Report {
     pub level: u8,
     /// The codec, as the command line names it.
     pub compression: String,
+    /// With `auto`: how often each codec was chosen.
+    pub chosen: Vec<ChosenRow>,
     /// Page size in bytes.
     pub page_size: u64,
     /// Page frame numbers the dump speaks of: `max_mapnr`.
@@ -72,6 +74,15 @@ impl Report {
     pub fn excluded(&self, class: PageClass) -> u64 {
         self.classes.iter().find(|row| row.name == class.name() && row.excluded).map_or(0, |row| row.excluded_pages)
     }
+}
+
+/// One codec that `auto` chose.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChosenRow {
+    /// The codec and level, as the command line names them.
+    pub compression: String,
+    /// Batches of pages.
+    pub batches: u64,
 }
 
 /// One page class: how many, whether left out, and by what evidence it is told.

@@ -99,6 +99,14 @@ impl Output {
         self.written.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Free bytes of the file system a file is on.
+    #[must_use]
+    pub fn room(&self) -> Option<u64> {
+        let Kind::Regular(file) = &self.kind else { return None };
+        let stat = rustix::fs::fstatvfs(file).ok()?;
+        stat.f_bavail.checked_mul(stat.f_frsize)
+    }
+
     /// Empties the target, and makes `0..len` read as zeros. On a file that takes no space yet.
     ///
     /// # Errors

@@ -2,8 +2,9 @@
 
 use crate::batches::Run;
 use crate::dedup::{InBatch, Known, Place, tag};
-use coresift_format::codec::{CodecError, Compression, Compressor};
+use coresift_format::codec::{Codec, CodecError, Compression, Compressor};
 use coresift_format::{MemoryView, PageSize, Pfn, PhysicalMemory};
+use std::time::{Duration, Instant};
 
 /// How one page of a batch is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,10 @@ pub struct Batch {
     pub lost: Vec<(Pfn, String)>,
     /// Bytes read.
     pub bytes_in: u64,
+    /// What filling it took.
+    pub work: Duration,
+    /// Which of the choices it was stored with.
+    pub rung: usize,
 }
 
 impl Batch {
@@ -69,6 +74,9 @@ impl Batch {
 /// One thread's reader and compressor.
 pub struct Worker<'a> {
     view: Box<dyn MemoryView + 'a>,
+    /// What there is to choose from, and which of them the compressor is.
+    ladder: &'a [Compression],
+    rung: usize,
     compressor: Compressor,
     flags: u32,
     page: PageSize,
@@ -82,15 +90,35 @@ impl<'a> Worker<'a> {
     ///
     /// # Errors
     /// The codec cannot be set up.
-    pub fn new(memory: &'a dyn PhysicalMemory, compression: Compression, known: &'a Known) -> Result<Self, CodecError> {
+    pub fn new(
+        memory: &'a dyn PhysicalMemory,
+        ladder: &'a [Compression],
+        rung: usize,
+        known: &'a Known,
+    ) -> Result<Self, CodecError> {
         let page = memory.page_size();
+        let compression = ladder.get(rung).copied().unwrap_or(Codec::None.into());
         let compressor = Compressor::new(compression, page)?;
-        Ok(Self { view: memory.view(), compressor, flags: compression.codec.flag(), page, known, input: Vec::new() })
+        let flags = compression.codec.flag();
+        Ok(Self { view: memory.view(), ladder, rung, compressor, flags, page, known, input: Vec::new() })
     }
 
-    /// Reads the pages of the runs of `batch`, which is number `number`, and stores them in its data.
-    pub fn fill(&mut self, batch: &mut Batch, number: u64) {
+    /// Compresses as `rung` of the ladder says from now on; as before where its codec cannot be set up.
+    fn change(&mut self, rung: usize) {
+        if rung != self.rung
+            && let Some(compression) = self.ladder.get(rung)
+            && let Ok(compressor) = Compressor::new(*compression, self.page)
+        {
+            (self.rung, self.compressor, self.flags) = (rung, compressor, compression.codec.flag());
+        }
+    }
+
+    /// Reads the pages of the runs of `batch`, which is number `number`, and stores them in its data as `rung` says.
+    pub fn fill(&mut self, batch: &mut Batch, number: u64, rung: usize) {
+        let clock = Instant::now();
+        self.change(rung);
         batch.clear();
+        batch.rung = self.rung;
         let size = self.page.bytes();
         let pages: usize = batch.runs.iter().map(|run| run.pages as usize).sum();
         let room = pages * size + self.compressor.max_output();
@@ -110,6 +138,7 @@ impl<'a> Worker<'a> {
                 self.fill_compressed(batch, run, number, &mut in_batch);
             }
         }
+        batch.work = clock.elapsed();
     }
 
     fn fill_compressed(&mut self, batch: &mut Batch, run: Run, number: u64, in_batch: &mut InBatch) {

@@ -137,6 +137,12 @@ impl Writer {
         }
     }
 
+    /// Free bytes of the target, where that is known.
+    #[must_use]
+    pub fn room(&self) -> Option<u64> {
+        self.output.room()
+    }
+
     /// Writes what is left, waits until it is on the medium, and takes the mark of an incomplete file away if the file is
     /// `complete`. Where a page is lost the mark has to stay: only in a marked file readers expect a descriptor without data.
     ///

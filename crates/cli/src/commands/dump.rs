@@ -3,8 +3,7 @@
 use crate::exit::{self, Exit};
 use crate::size::Size;
 use crate::{cause, output, progress, report};
-use coresift_engine::{DumpOptions, EngineError, Exclusion, Target};
-use coresift_format::codec::Compression;
+use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Target};
 use coresift_kernel::{ClassSet, DumpLevel};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -31,9 +30,11 @@ pub struct Args {
     #[arg(long, value_name = "CLASSES", default_value = "", hide_default_value = true)]
     keep: ClassSet,
     /// How to compress pages: none, zlib, lzo, snappy or zstd; zlib and zstd
-    /// take a level (zstd:9)
+    /// take a level (zstd:9). auto: none, snappy or zstd, by whether the cpus
+    /// or the target are measured to be the limit; two runs with it may write
+    /// different files (of the same pages), with any other choice they do not
     #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd", verbatim_doc_comment)]
-    compress: Compression,
+    compress: Choice,
     /// Worker threads
     /// [default: one for each usable cpu, fewer when memory is short]
     #[arg(long, value_name = "N", verbatim_doc_comment)]

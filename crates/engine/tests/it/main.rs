@@ -4,6 +4,7 @@
 mod common;
 mod reader;
 
+mod auto;
 mod checks;
 mod classes;
 mod cut_short;
