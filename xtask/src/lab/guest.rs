@@ -113,9 +113,12 @@ impl Peer {
         // `libz.so.1 => /path/libz.so.1 (0x7f...)`; the loader, with or without an arrow, is the last path.
         let text = shell::capture(list.arg(&program))?;
         let paths = text.lines().filter_map(|l| l.split_whitespace().rfind(|word| word.starts_with('/')));
-        let (mut loaders, libraries): (Vec<PathBuf>, Vec<PathBuf>) =
+        let (mut loaders, mut libraries): (Vec<PathBuf>, Vec<PathBuf>) =
             paths.map(PathBuf::from).partition(|p| p.to_string_lossy().contains("/ld-linux"));
         let loader = loaders.pop().with_context(|| format!("{} needs no loader", program.display()))?;
+        // No library needs it, but the C library loads it when a thread ends.
+        let unwinder = loader.parent().map(|folder| folder.join("libgcc_s.so.1")).filter(|p| p.is_file());
+        libraries.extend(unwinder);
         Ok(Self { name, program, loader, libraries })
     }
 

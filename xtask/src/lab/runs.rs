@@ -85,7 +85,7 @@ pub fn commands(options: &Options) -> Result<Vec<String>> {
         let makedumpfile = |more| format!("makedumpfile -d 31 --message-level 4 {option}{more}/proc/vmcore /out/dump");
         let mut lines = vec![makedumpfile(""), ours(1), ours(2)];
         if options.capture_cpus > 1 {
-            // On one processor its threads spin for each other for minutes, and 1.7.9 then aborts.
+            // On one processor its threads spin for each other: 48 to 72 s for what takes one thread 2 to 10 s.
             lines.insert(1, makedumpfile("--num-threads 2 "));
         }
         lines
