@@ -103,8 +103,9 @@ impl Peer {
         let program = program.with_context(|| format!("{name} is not installed; `cargo xtask peers` gets it"))?;
         let folder = home.join("root/usr/lib/x86_64-linux-gnu");
         let loader = folder.join("ld-linux-x86-64.so.2");
-        let mut list = if program.starts_with(home.join("root")) {
-            let mut list = Command::new(loader);
+        let from_package = program.starts_with(home.join("root"));
+        let mut list = if from_package {
+            let mut list = Command::new(&loader);
             list.arg("--library-path").arg(folder).arg("--list");
             list
         } else {
@@ -115,10 +116,10 @@ impl Peer {
         let paths = text.lines().filter_map(|l| l.split_whitespace().rfind(|word| word.starts_with('/')));
         let (mut loaders, mut libraries): (Vec<PathBuf>, Vec<PathBuf>) =
             paths.map(PathBuf::from).partition(|p| p.to_string_lossy().contains("/ld-linux"));
-        let loader = loaders.pop().with_context(|| format!("{} needs no loader", program.display()))?;
-        // No library needs it, but the C library loads it when a thread ends.
-        let unwinder = loader.parent().map(|folder| folder.join("libgcc_s.so.1")).filter(|p| p.is_file());
-        libraries.extend(unwinder);
+        let loader = loaders.pop().filter(|_| !from_package).unwrap_or(loader);
+        // No library asks for it, but the C library beside it looks for it when a thread ends.
+        let unwinder = libraries.iter().find(|p| p.ends_with("libc.so.6")).map(|p| p.with_file_name("libgcc_s.so.1"));
+        libraries.extend(unwinder.filter(|p| p.is_file()));
         Ok(Self { name, program, loader, libraries })
     }
 
@@ -129,7 +130,8 @@ impl Peer {
         for library in &self.libraries {
             archive.file(&format!("peer/{}", runs::name(library)?), &read(library)?);
         }
-        let script = "#!/bin/busybox sh\nexec /peer/loader --library-path /peer /peer/program \"$@\"\n";
+        let script =
+            "#!/bin/busybox sh\nexec /peer/loader --library-path /peer --preload libgcc_s.so.1 /peer/program \"$@\"\n";
         archive.program(&format!("bin/{}", self.name), script.as_bytes());
         Ok(())
     }
