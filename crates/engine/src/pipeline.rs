@@ -23,12 +23,13 @@ use std::time::{Duration, Instant};
 
 /// Batch buffers a thread accounts for: one being filled, one waiting to be written.
 const BUFFERS_A_THREAD: usize = 2;
-/// What a compressor needs at most for pages of 4 to 64 KiB: up to this level of the codec, this many bytes. (libdeflate has a
-/// small matcher up to level 9 and a large one above; zstd's tables follow the page's size and the level.)
-const CODEC_BYTES: [(Codec, i32, usize); 7] = [
+/// What a compressor needs at most for pages of 4 to 64 KiB: up to this level of the codec, this many bytes. (Level 1 of zlib is our
+/// own; libdeflate has a small matcher up to level 9 and a large one above; zstd's tables follow the page's size and the level.)
+const CODEC_BYTES: [(Codec, i32, usize); 8] = [
     (Codec::None, i32::MAX, 0),
     (Codec::Lzo, i32::MAX, 16 << 10),
     (Codec::Snappy, i32::MAX, 64 << 10),
+    (Codec::Zlib, 1, 96 << 10),
     (Codec::Zlib, 9, 256 << 10),
     (Codec::Zlib, i32::MAX, 1536 << 10),
     (Codec::Zstd, 2, 320 << 10),
