@@ -47,6 +47,13 @@ const STEPS: &[Step] = &[
         name: "cargo clippy",
         run: |_| cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),
     },
+    Step {
+        name: "cargo clippy of the scaling measurement",
+        run: |_| {
+            let engine = ["-p", "coresift-engine", "--features", "measure", "--all-targets", "--locked"];
+            cargo(&[&["clippy", "--quiet"][..], &engine, &["--", "-D", "warnings"]].concat())
+        },
+    },
     Step { name: "cargo doc", run: |_| cargo(&["doc", "--quiet", "--workspace", "--no-deps", "--locked"]) },
     Step { name: "licences", run: |_| licences() },
     Step { name: "peers", run: |_| peers() },

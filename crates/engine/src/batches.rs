@@ -129,7 +129,8 @@ impl<'a> Batches<'a> {
     fn load(&mut self, chunk: u64) {
         self.chunk = chunk;
         self.at = 0;
-        self.selection.load(chunk, &mut self.kinds);
+        let kinds_matter = self.passes.iter().take(self.pass + 1).any(|pass| matches!(pass, Pass::Slab | Pass::Kernel));
+        self.selection.load(chunk, &mut self.kinds, kinds_matter);
         (self.rank, self.ranked) = (self.selection.before(chunk), 0);
         let Kinds { keep, slab, other } = &self.kinds;
         self.bits.0.copy_from_slice(&*keep.0);

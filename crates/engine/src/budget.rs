@@ -47,7 +47,7 @@ impl Budget {
     }
 
     /// Bytes the page sets of a plan may take beside `page_sets` bytes of the input's: a quarter of what one worker leaves, for
-    /// a chunk that does not fit costs a second scan, a thousandth of its copy, and a thread that does not fit costs more.
+    /// a chunk that does not fit costs four more scans, a hundredth of its copy, and a thread that does not fit costs more.
     #[must_use]
     pub fn room(&self, compression: Compression, page_sets: u64) -> usize {
         let used = BASE_BYTES + page_sets + bytes_per_worker(compression) as u64;

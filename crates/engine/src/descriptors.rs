@@ -101,7 +101,7 @@ impl Descriptors {
     /// Takes descriptors whose data are written.
     pub fn queue(&self, descriptors: &Encoded) {
         let mut state = self.shared.state.hold();
-        let worth_it = state.bytes >= WORTH_A_SYNC;
+        let (idle, worth_it) = (state.waiting.runs.is_empty(), state.bytes >= WORTH_A_SYNC);
         state.bytes += descriptors.raw.len();
         for run in &descriptors.runs {
             state.waiting.push(run.at, descriptors.bytes(*run));
@@ -114,6 +114,9 @@ impl Descriptors {
             if !worth_it {
                 self.shared.changed.notify_all();
             }
+        } else if idle {
+            // From here on the first of them wait for no more than their time.
+            self.shared.changed.notify_all();
         }
         while state.bytes >= MAX_WAITING && state.failed.is_none() {
             state = self.shared.state.wait(&self.shared.changed, state);
@@ -151,7 +154,8 @@ impl Descriptors {
 impl Drop for Descriptors {
     /// A copy that failed leaves through here: the pages that were written keep their descriptors.
     fn drop(&mut self) {
-        if self.thread.is_some() {
+        let closed = self.shared.state.hold().closing;
+        if !closed {
             self.close();
         }
     }

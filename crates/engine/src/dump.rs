@@ -216,7 +216,7 @@ impl<'a> Run<'a> {
         }
         if plan.selection.later() > 0 {
             plan.notes.push(format!(
-                "the page set of {} of {} chunks of 32768 page frames did not fit the memory budget; they are scanned twice",
+                "the page set of {} of {} chunks of 32768 page frames did not fit the memory budget; they are scanned again for each kind of page",
                 plan.selection.later(),
                 plan.selection.chunks().count()
             ));

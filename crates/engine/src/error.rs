@@ -91,7 +91,7 @@ pub enum EngineError {
     /// The list of what to leave out is empty.
     #[error("no dump level was given")]
     NothingAsked,
-    /// The memory budget is too small for one worker and the page set.
+    /// The memory budget is too small for one worker and the page sets of the input.
     #[error(
         "the memory budget of {budget} bytes is too small: {needed} bytes are needed; give --max-memory {needed} or more"
     )]

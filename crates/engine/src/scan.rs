@@ -13,7 +13,7 @@ use coresift_kernel::protected::Protected;
 use coresift_kernel::{ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner, is_poisoned};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 /// What is to be scanned, and what to leave out.
 #[derive(Debug)]
@@ -144,6 +144,7 @@ impl<'a> Scan<'a> {
             chunks,
             next: AtomicU64::new(0),
             merge: Mutex::new(Merge::new(self.memory.0.stored(), limits.room, bitmap)),
+            caught_up: Condvar::new(),
             observer,
         };
         std::thread::scope(|scope| {
@@ -155,6 +156,13 @@ impl<'a> Scan<'a> {
             shared.work();
         });
         shared.merge.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
+    }
+
+    /// Memory of what it knows beforehand, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let protected: usize = self.protected.iter().map(|kind| kind.pages.memory()).sum();
+        protected + self.free.as_ref().map_or(0, PageSet::memory)
     }
 
     /// A scanner of the memory map for [`Self::decide`].
@@ -217,6 +225,7 @@ struct Shared<'a, 'm> {
     /// Index of the next chunk that nobody has taken.
     next: AtomicU64,
     merge: Mutex<Merge<'m>>,
+    caught_up: Condvar,
     total: u64,
     observer: &'a dyn Observer,
 }
@@ -238,11 +247,19 @@ impl Shared<'_, '_> {
             };
             let mut merge = self.merge.lock().unwrap_or_else(PoisonError::into_inner);
             let failed = merge.take(index, decided);
+            if merge.waiting.is_empty() {
+                self.caught_up.notify_all();
+            }
+            // Whoever has the chunk that all wait for does not stop: taking it empties what waits.
+            while merge.waiting.len() > MOST_WAITING && !failed {
+                merge = self.caught_up.wait(merge).unwrap_or_else(PoisonError::into_inner);
+            }
+            let done = merge.next;
             drop(merge);
             if failed {
                 break;
             }
-            self.observer.progress(Stage::FindPages, (index + 1) << CHUNK_SHIFT, self.total);
+            self.observer.progress(Stage::FindPages, done << CHUNK_SHIFT, self.total);
         }
         self.merge.lock().unwrap_or_else(PoisonError::into_inner).scanned.tally.add(&decider.tally);
     }
@@ -255,6 +272,11 @@ struct Decided {
     slab: PageSet,
     other: PageSet,
 }
+
+/// Bytes of page sets that no chunk is put off for.
+const CHEAP: usize = 128;
+/// Chunks that may wait for one before them; a thread that is further ahead stops.
+const MOST_WAITING: usize = 256;
 
 /// Puts chunks together in their order. Pages of the input that no chunk speaks of have no `struct page`; they stay.
 struct Merge<'a> {
@@ -307,10 +329,8 @@ impl<'a> Merge<'a> {
         self.end = decided.chunk + 1;
         let [keep, slab, other] = [&decided.keep, &decided.slab, &decided.other];
         let has = self.keep.memory() + self.slab.memory() + self.other.memory();
-        if has + keep.memory() + slab.memory() + other.memory() > self.room
-            && !keep.is_empty()
-            && !keep.has_chunk(decided.chunk)
-        {
+        let more = keep.memory() + slab.memory() + other.memory();
+        if more > CHEAP && has + more > self.room && !keep.is_empty() {
             let mut bits = ChunkBits::default();
             keep.copy_chunk(decided.chunk, &mut bits);
             self.bitmap.write(decided.chunk, &bits)?;

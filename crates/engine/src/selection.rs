@@ -78,7 +78,8 @@ impl<'a> Selection<'a> {
     #[must_use]
     pub fn memory(&self) -> usize {
         let keep = if let Cow::Owned(keep) = &self.keep { keep.memory() } else { 0 };
-        keep + self.slab.memory() + self.other.memory() + size_of_val(&*self.later)
+        let again = self.again.as_ref().map_or(0, |(scan, _)| scan.memory());
+        keep + self.slab.memory() + self.other.memory() + self.later.capacity() * size_of::<Later>() + again
     }
 
     /// Numbers of the chunks that hold a page, ascending.
@@ -111,32 +112,21 @@ impl<'a> Selection<'a> {
         self.keep.rank(Pfn(chunk << CHUNK_SHIFT)) + later
     }
 
-    /// Writes the pages of chunk number `chunk` over `kinds`.
-    pub fn load(&self, chunk: u64, kinds: &mut Kinds) {
+    /// Writes the pages of chunk number `chunk` over `kinds`; `all` of them, or only which are kept.
+    pub fn load(&self, chunk: u64, kinds: &mut Kinds, all: bool) {
         let found = self.later.binary_search_by_key(&chunk, |l| l.chunk).ok().and_then(|i| self.later.get(i));
         if let (Some(later), Some((scan, bitmap))) = (found, &self.again) {
-            if !self.load_again(*later, scan, bitmap, kinds) {
+            if !load_again(*later, scan, bitmap, kinds, all) {
                 kinds.keep.clear();
                 self.lost.lock().unwrap_or_else(PoisonError::into_inner).insert(chunk, later.pages);
             }
             return;
         }
         self.keep.copy_chunk(chunk, &mut kinds.keep);
-        self.slab.copy_chunk(chunk, &mut kinds.slab);
-        self.other.copy_chunk(chunk, &mut kinds.other);
-    }
-
-    /// What is written in the bitmap is what stays, whatever the second look says: that only gives the order.
-    fn load_again(&self, later: Later, scan: &Scan<'_>, bitmap: &Bitmap, kinds: &mut Kinds) -> bool {
-        let mut decider = Decider::default();
-        scan.decide(later.chunk, &mut scan.scanner(), &mut decider);
-        std::mem::swap(kinds, &mut decider.kinds);
-        match bitmap.read(later.chunk, &mut decider.kinds.keep) {
-            Ok(true) => kinds.keep.0.copy_from_slice(&*decider.kinds.keep.0),
-            Ok(false) => {}
-            Err(_) => return false,
+        if all {
+            self.slab.copy_chunk(chunk, &mut kinds.slab);
+            self.other.copy_chunk(chunk, &mut kinds.other);
         }
-        kinds.keep.count() == later.pages
     }
 
     /// Pages of chunks that could not be found again. They are in the bitmap, but have no descriptor.
@@ -144,6 +134,22 @@ impl<'a> Selection<'a> {
     pub fn lost(&self) -> u64 {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
     }
+}
+
+/// As [`Selection::load`], of a chunk that memory had no room for; false where it cannot be found again. What is written in the bitmap
+/// is what stays, whatever another look at the memory map says: that only gives the order.
+fn load_again(later: Later, scan: &Scan<'_>, bitmap: &Bitmap, kinds: &mut Kinds, all: bool) -> bool {
+    let mut written = ChunkBits::default();
+    let Ok(readable) = bitmap.read(later.chunk, &mut written) else { return false };
+    if all || !readable {
+        let mut decider = Decider::default();
+        scan.decide(later.chunk, &mut scan.scanner(), &mut decider);
+        std::mem::swap(kinds, &mut decider.kinds);
+    }
+    if readable {
+        kinds.keep = written;
+    }
+    kinds.keep.count() == later.pages
 }
 
 /// The numbers of two ascending sequences, each once.

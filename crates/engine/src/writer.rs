@@ -124,7 +124,9 @@ impl Writer {
             }
         }
         self.descriptors.queue(&self.encoded);
-        result.and(self.descriptors.check()).map(|()| start)
+        // The data of this batch are written when a descriptor of an earlier one was not.
+        let check = self.descriptors.check().map_err(|failed| WriteFailed { done: data.len(), ..failed });
+        result.and(check).map(|()| start)
     }
 
     /// The descriptor of a page of a batch whose data begin at `start`.

@@ -360,7 +360,9 @@ impl PageSet {
     /// Memory the set occupies, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
-        size_of_val(&*self.entries) + size_of_val(&*self.runs) + size_of_val(&*self.bits)
+        self.entries.capacity() * size_of::<Entry>()
+            + self.runs.capacity() * size_of::<(u16, u16)>()
+            + self.bits.capacity() * size_of::<[u64; WORDS]>()
     }
 
     fn entry(&self, chunk: u64) -> Option<&Entry> {

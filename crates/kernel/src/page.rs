@@ -297,7 +297,7 @@ impl PageRules {
 
     /// The same rules in short, where all members are aligned words of a `struct page` of the usual size.
     fn plain(&self) -> Option<Plain> {
-        let aligned = |at: usize, to: usize| (at % to == 0).then_some(at);
+        let aligned = |at: usize, to: usize| at.is_multiple_of(to).then_some(at);
         let buddy = if let Buddy::Flag(bit) = self.buddy { bit } else { 0 };
         let told =
             [self.lru, self.private_flag, self.swapcache, self.swapbacked, self.slab_flag, self.head, self.poison];

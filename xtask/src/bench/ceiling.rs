@@ -10,7 +10,7 @@ use coresift_kernel::{FoundInfo, Kernel, PageClass};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::hint::black_box;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::time::Instant;
 
@@ -37,6 +37,11 @@ pub struct Ceiling {
     pub sweep_one: f64,
     /// The words that classes are told by (flags, mapping, `_mapcount`, private, `compound_head`), best of a few.
     pub sweep_words: f64,
+    /// Nanoseconds of processor time a struct page to read it with its neighbours into a buffer and look at one word of it, best of a
+    /// few: what a program can do that reads each once.
+    pub sweep_read: f64,
+    /// Bytes of the core one thread reads in a second of processor time, in blocks of the copy's size.
+    pub read: f64,
     /// Non-zero kept pages that were compressed.
     pub pages: u64,
     /// Bytes each codec takes in a second of processor time.
@@ -55,6 +60,8 @@ pub fn measure(core: &Path, kept: u64, all: &[Series], outs: &[(&'static str, st
     let mut ceiling = Ceiling::default();
     let pieces = map_pieces(&input, &kernel);
     sweeps(core, &input, &kernel, &pieces, &mut ceiling)?;
+    ceiling.sweep_read = read_sweep(&input, &pieces, kernel.rules.size());
+    ceiling.read = read_rate(core)?;
     let pages = sample(&input, &kernel, &pieces, kept)?;
     drop(pieces);
     ceiling.pages = (pages.len() / PageSize::K4.bytes()) as u64;
@@ -146,6 +153,41 @@ fn sweeps(core: &Path, input: &Input, kernel: &Kernel, pieces: &[Piece], ceiling
     ceiling.sweep_one = best(false)?;
     ceiling.sweep_words = best(true)?;
     Ok(())
+}
+
+/// Seconds of processor time a struct page, in nanoseconds, to read all `pieces` and look at one word of each struct page.
+fn read_sweep(input: &Input, pieces: &[Piece], size: usize) -> f64 {
+    let (mut view, mut buffer) = (input.memory().view(), vec![0; SLICE as usize]);
+    let mut best = f64::MAX;
+    for _ in 0..TRIES {
+        let (start, mut sum) = (thread_seconds(), 0u64);
+        for piece in pieces {
+            let slice = buffer.get_mut(..piece.pages as usize * size).unwrap_or_default();
+            if view.read(piece.phys, slice).is_ok() {
+                sum = slice.chunks_exact(size).fold(sum, |sum, page| sum.wrapping_add(u64::from(page[0])));
+            }
+        }
+        black_box(sum);
+        best = best.min(thread_seconds() - start);
+    }
+    best * 1e9 / pieces.iter().map(|p| p.pages).sum::<u64>().max(1) as f64
+}
+
+/// Bytes a second of processor time that one thread reads from the file, up to 1 GiB of it.
+fn read_rate(core: &Path) -> Result<f64> {
+    let (mut best, mut block) = (0f64, vec![0; BLOCK]);
+    for _ in 0..TRIES {
+        let mut file = File::open(core)?;
+        let (start, mut bytes) = (thread_seconds(), 0);
+        while bytes < 1 << 30 {
+            match file.read(&mut block)? {
+                0 => break,
+                n => bytes += n,
+            }
+        }
+        best = best.max(bytes as f64 / (thread_seconds() - start));
+    }
+    Ok(best)
 }
 
 /// Where a piece's struct pages are in an ELF core.
@@ -240,8 +282,8 @@ fn write(out: &Path, bytes: u64) -> Result<f64> {
 pub fn table(ceiling: &Ceiling, all: &[Series]) -> String {
     let mut out = format!(
         "sweep of {} struct pages, ns each: {:.2} one word (first time, with the faults of the mapping: {:.2}), \
-         {:.2} the words classes are told by\n",
-        ceiling.swept, ceiling.sweep_one, ceiling.sweep_first, ceiling.sweep_words
+         {:.2} the words classes are told by; {:.2} one word, read and not mapped\n",
+        ceiling.swept, ceiling.sweep_one, ceiling.sweep_first, ceiling.sweep_words, ceiling.sweep_read
     );
     for threads in ["1", "2"] {
         let runs = all.iter().filter(|s| is(&s.contender, threads)).flat_map(|s| s.runs.iter().flatten());
@@ -251,8 +293,9 @@ pub fn table(ceiling: &Ceiling, all: &[Series]) -> String {
             let of = |limit: f64| limit / threads.parse::<f64>().unwrap_or(1.0) / ns * 100.0;
             let _ = writeln!(
                 out,
-                "find pages, {threads} thread(s): {ns:.2} ns a page, {:.0} % of the sweep of one word, {:.0} % of the words' \
-                 ({:.0} % with the faults)",
+                "find pages, {threads} thread(s): {ns:.2} ns a page, {:.0} % of the sweep that reads; of the mapped ones {:.0} % of \
+                 one word, {:.0} % of the words' ({:.0} % with the faults)",
+                of(ceiling.sweep_read),
                 of(ceiling.sweep_one),
                 of(ceiling.sweep_words),
                 of(ceiling.sweep_first),
@@ -261,16 +304,20 @@ pub fn table(ceiling: &Ceiling, all: &[Series]) -> String {
     }
     let _ = writeln!(
         out,
-        "\ncodecs alone, one thread, {} non-zero kept pages in memory; copy: non-zero kept bytes by our copy stage;\n\
-         write: seconds to write the same bytes in {} KiB blocks\n\n{:<6} {:<6} {:<21} {:>10} {:>10} {:>9} {:>9} {:>9}",
+        "\ncodecs alone, one thread, {} non-zero kept pages in memory; copy: kept bytes that are neither zero nor shared by our copy\n\
+         stage; write: seconds to write the same bytes in {} KiB blocks; reading: {:.0} MB/s; % of all: of codec, reading and\n\
+         writing, one after the other on each thread\n\n\
+         {:<6} {:<6} {:<21} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9}",
         ceiling.pages,
         BLOCK >> 10,
+        ceiling.read / 1e6,
         "target",
         "codec",
         "program",
         "codec MB/s",
         "copy MB/s",
-        "% of it",
+        "% of codec",
+        "% of all",
         "write s",
         "copy s"
     );
@@ -282,15 +329,19 @@ pub fn table(ceiling: &Ceiling, all: &[Series]) -> String {
             continue;
         };
         let Some(said) = best.said else { continue };
-        let bytes = (said.kept_pages - said.zero_pages) as f64 * PageSize::K4.bytes() as f64;
+        let page = PageSize::K4.bytes() as f64;
+        let bytes = (said.kept_pages - said.zero_pages - said.shared_pages) as f64 * page;
         let copy = bytes / best.stages[1];
         let wrote = ceiling.writes.iter().find(|w| (w.0, w.1) == (series.target, series.codec)).map_or(0.0, |w| w.3);
         // Without a codec there is no limit but memory and the target.
         let share = copy / (rate * threads) * 100.0;
-        let share = if series.codec == "none" { "-".into() } else { format!("{share:.0}") };
+        let none = series.codec == "none";
+        let share = if none { "-".into() } else { format!("{share:.0}") };
+        let work = said.kept_pages as f64 * page / ceiling.read + if none { 0.0 } else { bytes / rate } + wrote;
+        let all = work / threads / best.stages[1] * 100.0;
         let _ = writeln!(
             out,
-            "{:<6} {:<6} {:<21} {:>10.0} {:>10.0} {share:>9} {wrote:>9.3} {:>9.3}",
+            "{:<6} {:<6} {:<21} {:>10.0} {:>10.0} {share:>10} {all:>9.0} {wrote:>9.3} {:>9.3}",
             series.target,
             series.codec,
             series.contender.name,

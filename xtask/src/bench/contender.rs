@@ -57,6 +57,8 @@ pub struct Said {
     pub kept_pages: u64,
     /// Those of them that are zero.
     pub zero_pages: u64,
+    /// Those that share another's data.
+    pub shared_pages: u64,
     /// Bytes written.
     pub bytes_out: u64,
     /// Peak resident memory, in bytes.
@@ -145,6 +147,7 @@ fn our_report(said: &str) -> Result<([f64; 2], Said)> {
         ram_pages: figure("ram_pages"),
         kept_pages: figure("kept_pages"),
         zero_pages: figure("zero_pages"),
+        shared_pages: figure("shared_pages"),
         bytes_out: figure("bytes_out"),
         peak_memory: figure("peak_memory"),
         memory_budget: figure("memory_budget"),
