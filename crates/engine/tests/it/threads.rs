@@ -1,8 +1,10 @@
 //! The bytes of a dump follow from its input and its options: not from threads, memory budget, or the way the input is read.
 
 use crate::common::{check, core, dump, exclusion, options, place, try_dump};
-use coresift_engine::{DumpOptions, EngineError, Exclusion, Silent, Target};
+use coresift_engine::{DumpOptions, EngineError, Exclusion, Report, Silent, Target};
+use coresift_format::Bytes;
 use coresift_format::codec::Codec;
+use coresift_synth::huge::{Mix, huge};
 use coresift_synth::{Image, KernelLayout, Machine, Model};
 use std::sync::Arc;
 
@@ -97,6 +99,22 @@ fn a_memory_budget_changes_the_threads_and_not_the_bytes() {
     let (report, bytes) =
         dump(core(&mixed(KernelLayout::get("6.12"))), &DumpOptions { max_memory: Some(*needed), ..options });
     assert!(report.threads == 1 && all == bytes);
+}
+
+#[test]
+fn a_page_set_beyond_the_budget_changes_no_byte() {
+    let image = huge(KernelLayout::get("6.12"), 20 << 30, &Mix::fragmented());
+    let source: Arc<dyn Bytes> = Arc::new(core(&image));
+    let put_off = |report: &Report| report.notes.iter().any(|note| note.contains("did not fit the memory budget"));
+    let (report, all) = try_dump(Arc::clone(&source), &with(31, "snappy", 2)).made();
+    assert!(!put_off(&report));
+    for threads in [1, 4] {
+        let options = DumpOptions { max_memory: Some(10 << 20), ..with(31, "snappy", threads) };
+        let (small, bytes) = try_dump(Arc::clone(&source), &options).made();
+        assert!(put_off(&small), "{:?}", small.notes);
+        assert!(small.complete && bytes == all, "{threads} threads");
+        assert_eq!((small.kept_pages, small.bytes_out), (report.kept_pages, report.bytes_out));
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Finding the kernel: its VMCOREINFO, its page tables, its image and what else must stay.
 
-use crate::machine::{Opened, open, pfns, range};
+use crate::machine::{Opened, open, pfns};
 use coresift_format::{Bytes, Input, Window};
 use coresift_kernel::protected::{MEM_MAP, Protected, find};
 use coresift_kernel::{FoundInfo, Kernel, KernelError, find_in_memory};

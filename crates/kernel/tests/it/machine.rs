@@ -1,6 +1,6 @@
 //! A synthetic machine, opened.
 
-use coresift_format::{Input, PageSet, Pfn, PhysicalMemory};
+use coresift_format::{Input, PageSet, PhysicalMemory};
 use coresift_kernel::{Kernel, Result};
 use coresift_synth::{Image, PAGE};
 use std::sync::Arc;
@@ -51,8 +51,4 @@ pub fn translate(image: &Image, virt: u64) -> u64 {
         }
     }
     unreachable!()
-}
-
-pub const fn range(start: u64, end: u64) -> (Pfn, Pfn) {
-    (Pfn(start), Pfn(end))
 }
