@@ -21,7 +21,8 @@ pub struct Protected {
 /// What the kernel image is called in [`Protected::what`].
 pub const IMAGE: &str = "kernel image";
 
-/// What the memory map is called there.
+/// What the memory map is called there: all of it, that of page frames that are left out too, so that each chunk of page frames can be
+/// decided without the others. It is the kernel's own and stays anyway, unless its `struct page`s are wrong.
 pub const MEM_MAP: &str = "mem_map";
 
 /// A page table of 4 KiB maps at least 2 MiB, so this many serve 2 TiB of memory mapped by single pages; larger mappings need
