@@ -5,13 +5,14 @@
 
 use crate::bitmap::Bitmap;
 use crate::budget::WORKER_STACK;
+use crate::decide::Decider;
+use crate::merge::{Decided, Merge};
 use crate::observer::{Observer, Stage};
-use crate::selection::{Kinds, Later};
+use crate::selection::Later;
 use crate::target::WriteFailed;
-use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
+use coresift_format::{CHUNK_SHIFT, PageSet, Pfn, PhysicalMemory};
 use coresift_kernel::protected::Protected;
-use coresift_kernel::{ClassSet, ClassSink, Kernel, Oddity, PageClass, Scanner, is_poisoned};
-use std::collections::BTreeMap;
+use coresift_kernel::{ClassSet, Kernel, Oddity, PageClass, Scanner};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -75,7 +76,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.counts.merge(&other.counts);
         self.dropped.merge(&other.dropped);
         self.saved.resize(self.saved.len().max(other.saved.len()), 0);
@@ -103,13 +104,13 @@ impl Counts {
         self.0.get(class as usize).copied().unwrap_or(0)
     }
 
-    fn add(&mut self, class: PageClass, pages: u64) {
+    pub(crate) fn add(&mut self, class: PageClass, pages: u64) {
         if let Some(count) = self.0.get_mut(class as usize) {
             *count += pages;
         }
     }
 
-    fn take(&mut self, class: PageClass, pages: u64) {
+    pub(crate) fn take(&mut self, class: PageClass, pages: u64) {
         if let Some(count) = self.0.get_mut(class as usize) {
             *count = count.saturating_sub(pages);
         }
@@ -238,20 +239,14 @@ impl Shared<'_, '_> {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(chunk) = self.chunks.get(index) else { break };
             self.scan.decide(chunk, &mut scanner, &mut decider);
-            let Kinds { keep, slab, other } = &decider.kinds;
-            let decided = Decided {
-                chunk,
-                keep: PageSet::of_chunk(chunk, keep),
-                slab: PageSet::of_chunk(chunk, slab),
-                other: PageSet::of_chunk(chunk, other),
-            };
+            let decided = Decided::new(chunk, &decider.kinds);
             let mut merge = self.merge.lock().unwrap_or_else(PoisonError::into_inner);
             let failed = merge.take(index, decided);
-            if merge.waiting.is_empty() {
+            if !merge.is_ahead() {
                 self.caught_up.notify_all();
             }
-            // Whoever has the chunk that all wait for does not stop: taking it empties what waits.
-            while merge.waiting.len() > MOST_WAITING && !failed {
+            // Whoever has the chunk that all wait for does not stop: it is next.
+            while merge.is_ahead() {
                 merge = self.caught_up.wait(merge).unwrap_or_else(PoisonError::into_inner);
             }
             let done = merge.next;
@@ -262,249 +257,5 @@ impl Shared<'_, '_> {
             self.observer.progress(Stage::FindPages, done << CHUNK_SHIFT, self.total);
         }
         self.merge.lock().unwrap_or_else(PoisonError::into_inner).scanned.tally.add(&decider.tally);
-    }
-}
-
-/// One chunk, decided.
-struct Decided {
-    chunk: u64,
-    keep: PageSet,
-    slab: PageSet,
-    other: PageSet,
-}
-
-/// Bytes of page sets that no chunk is put off for.
-const CHEAP: usize = 128;
-/// Chunks that may wait for one before them; a thread that is further ahead stops.
-const MOST_WAITING: usize = 256;
-
-/// Puts chunks together in their order. Pages of the input that no chunk speaks of have no `struct page`; they stay.
-struct Merge<'a> {
-    stored: &'a PageSet,
-    room: usize,
-    bitmap: &'a Bitmap,
-    /// Index of the chunk that is next in order; those behind it wait.
-    next: u64,
-    waiting: BTreeMap<u64, Decided>,
-    /// Number of the chunk behind the last one taken.
-    end: u64,
-    keep: PageSetBuilder,
-    slab: PageSetBuilder,
-    other: PageSetBuilder,
-    scanned: Scanned,
-    failed: Option<WriteFailed>,
-}
-
-impl<'a> Merge<'a> {
-    fn new(stored: &'a PageSet, room: usize, bitmap: &'a Bitmap) -> Self {
-        Self {
-            stored,
-            room,
-            bitmap,
-            next: 0,
-            waiting: BTreeMap::new(),
-            end: 0,
-            keep: PageSetBuilder::default(),
-            slab: PageSetBuilder::default(),
-            other: PageSetBuilder::default(),
-            scanned: Scanned::default(),
-            failed: None,
-        }
-    }
-
-    /// Takes the chunk of index `index`; returns whether the scan has failed.
-    fn take(&mut self, index: u64, decided: Decided) -> bool {
-        self.waiting.insert(index, decided);
-        while let Some(decided) = self.waiting.remove(&self.next) {
-            self.next += 1;
-            if let Err(failed) = self.append(&decided) {
-                self.failed.get_or_insert(failed);
-            }
-        }
-        self.failed.is_some()
-    }
-
-    fn append(&mut self, decided: &Decided) -> Result<(), WriteFailed> {
-        self.copy_to(decided.chunk);
-        self.end = decided.chunk + 1;
-        let [keep, slab, other] = [&decided.keep, &decided.slab, &decided.other];
-        let has = self.keep.memory() + self.slab.memory() + self.other.memory();
-        let more = keep.memory() + slab.memory() + other.memory();
-        if more > CHEAP && has + more > self.room && !keep.is_empty() {
-            let mut bits = ChunkBits::default();
-            keep.copy_chunk(decided.chunk, &mut bits);
-            self.bitmap.write(decided.chunk, &bits)?;
-            let before = self.scanned.later.last().map_or(0, |l| l.before + l.pages);
-            self.scanned.later.push(Later { chunk: decided.chunk, pages: keep.len(), before });
-            return Ok(());
-        }
-        self.keep.append(keep);
-        self.slab.append(slab);
-        self.other.append(other);
-        Ok(())
-    }
-
-    fn copy_to(&mut self, chunk: u64) {
-        let rest = self.stored.runs(Pfn(self.end << CHUNK_SHIFT), Pfn(chunk << CHUNK_SHIFT));
-        self.keep.append(&PageSet::from_ranges(rest));
-    }
-
-    fn finish(mut self) -> Result<Scanned, WriteFailed> {
-        self.copy_to(1 << (64 - CHUNK_SHIFT - 1));
-        match self.failed {
-            Some(failed) => Err(failed),
-            None => Ok(Scanned {
-                keep: self.keep.finish(),
-                slab: self.slab.finish(),
-                other: self.other.finish(),
-                ..self.scanned
-            }),
-        }
-    }
-}
-
-/// Decides one chunk after the other, and counts.
-#[derive(Debug, Default)]
-pub struct Decider {
-    /// The pages of the last chunk that stay.
-    pub kinds: Kinds,
-    /// Numbers of pages of all chunks.
-    pub tally: Tally,
-    base: u64,
-    excluded: ClassSet,
-    /// Whether the input has all page frames of the chunk.
-    full: bool,
-    /// Those it has; filled in only where that is not all.
-    stored: ChunkBits,
-    /// Whether the input has all RAM pages of the chunk.
-    whole: bool,
-    /// Whether something protected is in the chunk; only then what follows is filled in.
-    guarded: bool,
-    free: ChunkBits,
-    /// Pages that must not be read: not even the guard brings them back.
-    unreadable: ChunkBits,
-    left_out: Vec<(u64, u64, PageClass)>,
-    scratch: ChunkBits,
-}
-
-impl ClassSink for Decider {
-    #[inline]
-    fn pages(&mut self, start: Pfn, end: Pfn, class: PageClass) {
-        let (start, end) = (start.0 - self.base, end.0 - self.base);
-        self.tally.counts.add(class, end - start);
-        if !self.excluded.has(class) {
-            self.kinds.keep.set(start, end);
-            match class {
-                PageClass::Slab => self.kinds.slab.set(start, end),
-                PageClass::Kernel => {}
-                _ => self.kinds.other.set(start, end),
-            }
-            return;
-        }
-        let pages = if self.whole { end - start } else { self.stored.count_in(start, end) };
-        self.tally.dropped.add(class, pages);
-        if self.guarded {
-            self.left_out.push((start, end, class));
-            if class == PageClass::Free {
-                self.free.set(start, end);
-            }
-            if ClassSet::UNREADABLE.has(class) {
-                self.unreadable.set(start, end);
-            }
-        }
-    }
-}
-
-impl Decider {
-    fn begin(&mut self, chunk: u64, scan: &Scan<'_>) {
-        self.base = chunk << CHUNK_SHIFT;
-        self.excluded = scan.excluded;
-        let (from, to) = (Pfn(self.base), Pfn(self.base + (1 << CHUNK_SHIFT)));
-        let (ram, stored) = (scan.memory.0.ram(), scan.memory.0.stored());
-        self.full = ram.has_chunk(chunk) && stored.has_chunk(chunk);
-        self.whole = self.full;
-        if !self.full {
-            ram.copy_chunk(chunk, &mut self.scratch);
-            stored.copy_chunk(chunk, &mut self.stored);
-            self.whole = self.scratch == self.stored;
-        }
-        for bits in [&mut self.kinds.keep, &mut self.kinds.slab, &mut self.kinds.other] {
-            bits.clear();
-        }
-        self.guarded = scan.protected.iter().any(|kind| kind.pages.runs(from, to).next().is_some());
-        if self.guarded {
-            self.free.clear();
-            self.unreadable.clear();
-            self.left_out.clear();
-        }
-    }
-
-    fn finish(&mut self, chunk: u64, scan: &Scan<'_>) {
-        if let Some(free) = &scan.free {
-            self.leave_out_free(chunk, free);
-        }
-        if !self.whole {
-            for bits in [&mut self.kinds.keep, &mut self.kinds.slab, &mut self.kinds.other] {
-                bits.intersect(&self.stored);
-            }
-        }
-        self.tally.saved.resize(scan.protected.len(), 0);
-        if self.guarded {
-            self.bring_back(chunk, scan);
-        }
-    }
-
-    /// Takes the pages of `free` for free, whatever the scan said: those of kernels that do not mark them look like the kernel's.
-    fn leave_out_free(&mut self, chunk: u64, free: &PageSet) {
-        let Kinds { keep, slab, other } = &mut self.kinds;
-        free.copy_chunk(chunk, &mut self.scratch);
-        self.scratch.intersect(keep);
-        self.scratch.subtract(slab);
-        self.scratch.subtract(other);
-        let moved = self.scratch.count();
-        keep.subtract(&self.scratch);
-        if self.guarded {
-            self.free.unite(&self.scratch);
-        }
-        self.tally.counts.take(PageClass::Kernel, moved);
-        self.tally.counts.add(PageClass::Free, moved);
-        if !self.whole {
-            self.scratch.intersect(&self.stored);
-        }
-        self.tally.dropped.add(PageClass::Free, self.scratch.count());
-    }
-
-    /// Keeps what is protected. Whether a page of it is poisoned is asked page by page: it may lie inside a block that was taken
-    /// whole.
-    fn bring_back(&mut self, chunk: u64, scan: &Scan<'_>) {
-        let mut reader = None;
-        let mut poisoned = |pfn| {
-            let reader = reader.get_or_insert_with(|| scan.kernel.reader(scan.memory.0));
-            is_poisoned(scan.kernel, reader, pfn)
-        };
-        for (kind, sum) in scan.protected.iter().zip(&mut self.tally.saved) {
-            kind.pages.copy_chunk(chunk, &mut self.scratch);
-            if !self.full {
-                self.scratch.intersect(&self.stored);
-            }
-            self.scratch.subtract(&self.unreadable);
-            if kind.free_inside {
-                self.scratch.subtract(&self.free);
-            }
-            self.scratch.subtract(&self.kinds.keep);
-            let mut at = 0;
-            while let Some((start, end)) = self.scratch.next_run(at) {
-                for index in (start..end).filter(|index| poisoned(Pfn(self.base + index))) {
-                    self.scratch.unset(index, index + 1);
-                    self.unreadable.set(index, index + 1);
-                }
-                at = end;
-            }
-            *sum += self.scratch.count();
-            self.kinds.keep.unite(&self.scratch);
-            for (start, end, class) in &self.left_out {
-                self.tally.dropped.take(*class, self.scratch.count_in(*start, *end));
-            }
-        }
     }
 }

@@ -2,7 +2,8 @@
 //! and a second look at the memory map.
 
 use crate::bitmap::Bitmap;
-use crate::scan::{Decider, Scan};
+use crate::decide::Decider;
+use crate::scan::Scan;
 use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, Pfn};
 use std::borrow::Cow;
 use std::collections::BTreeMap;

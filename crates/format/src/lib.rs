@@ -7,6 +7,7 @@
 //! ```
 
 mod bytes;
+mod chunk;
 pub mod codec;
 mod detect;
 mod elf;
@@ -25,6 +26,7 @@ mod units;
 mod window;
 
 pub use bytes::{Bytes, FileBytes};
+pub use chunk::{CHUNK_PAGES, CHUNK_SHIFT, ChunkBits};
 pub use elf::{ElfHeaders, Segment};
 pub use elf_memory::ElfCore;
 pub use endian::{Bits, Endian, Field};
@@ -34,6 +36,6 @@ pub use input::{Container, Input};
 pub use machine::Machine;
 pub use memory::{MemoryView, PhysicalMemory, ReadError};
 pub use notes::{Note, Notes};
-pub use pageset::{CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder};
+pub use pageset::{PageSet, PageSetBuilder};
 pub use units::{ByteOffset, PageSize, Pfn, PhysAddr};
 pub use window::{Window, faults_taken, guard_faults};
