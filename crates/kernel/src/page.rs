@@ -71,16 +71,31 @@ pub struct PageRules {
     evidence: Vec<(PageClass, Option<String>)>,
 }
 
-/// All that tells the class of a page that speaks for itself alone, in a `struct page` of the usual size: two words to compare.
+/// What tells the class of a page that speaks for itself alone, in a `struct page` of the usual size.
 #[derive(Clone, Copy, Debug)]
 struct Plain {
     flags: usize,
     mapping: usize,
     mapcount: usize,
     compound_head: usize,
-    flag_mask: u64,
-    mapcount_mask: u32,
+    /// Flags of pages that take more than a glance: slab, heads, poison.
+    special: u64,
+    lru: u64,
+    /// Both have to be set; 0 where there is no such evidence.
+    swapcache: u64,
+    private: u64,
+    /// All of these, and those that `special` has.
+    told: u64,
     tail_mask: u64,
+}
+
+/// The words of a `struct page` that tell its class.
+#[derive(Clone, Copy)]
+struct Words {
+    flags: u64,
+    mapcount: u32,
+    anonymous: bool,
+    tail: bool,
 }
 
 /// Bytes of a `struct page` on nearly all 64-bit kernels.
@@ -88,14 +103,36 @@ const USUAL_SIZE: usize = 64;
 
 impl Plain {
     #[inline]
-    fn key(&self, page: &[u8; USUAL_SIZE]) -> (u64, u64) {
-        // The mask changes nothing, but shows that no offset is outside.
+    fn words(&self, page: &[u8; USUAL_SIZE]) -> Words {
+        // The remainder changes nothing, but shows that no offset is outside.
         let (words, halves) = (page.as_chunks::<8>().0, page.as_chunks::<4>().0);
         let word = |at: usize| words.get(at / 8 % (USUAL_SIZE / 8)).map_or(0, |w| u64::from_le_bytes(*w));
         let half = |at: usize| halves.get(at / 4 % (USUAL_SIZE / 4)).map_or(0, |h| u32::from_le_bytes(*h));
-        let anonymous = (word(self.mapping) & 1) << 32;
-        let tail = (word(self.compound_head) & self.tail_mask) << 33;
-        (word(self.flags) & self.flag_mask, u64::from(half(self.mapcount) & self.mapcount_mask) | anonymous | tail)
+        Words {
+            flags: word(self.flags),
+            mapcount: half(self.mapcount),
+            anonymous: word(self.mapping) & 1 != 0,
+            tail: word(self.compound_head) & self.tail_mask != 0,
+        }
+    }
+
+    /// A number for what an ordinary page is: equal numbers are of one class. `None` for one that takes more than a glance.
+    #[inline]
+    fn glance(&self, page: &[u8; USUAL_SIZE]) -> Option<u8> {
+        let Words { flags, mapcount, anonymous, tail } = self.words(page);
+        // Page types are below -1, which is that no process maps the page.
+        let special = flags & self.special != 0 || mapcount.cast_signed() < -1 || tail;
+        let cache = flags & self.lru != 0 || self.swapcache != 0 && flags & self.swapcache == self.swapcache;
+        let private = flags & self.private != 0;
+        let kind = if anonymous { 1 } else { u8::from(cache) * (2 + u8::from(private)) };
+        (!special).then_some(kind)
+    }
+
+    /// All that can tell two pages apart.
+    #[inline]
+    fn key(&self, page: &[u8; USUAL_SIZE]) -> (u64, u64) {
+        let Words { flags, mapcount, anonymous, tail } = self.words(page);
+        (flags & self.told, u64::from(mapcount) | u64::from(anonymous) << 32 | u64::from(tail) << 33)
     }
 }
 
@@ -299,16 +336,23 @@ impl PageRules {
     fn plain(&self) -> Option<Plain> {
         let aligned = |at: usize, to: usize| at.is_multiple_of(to).then_some(at);
         let buddy = if let Buddy::Flag(bit) = self.buddy { bit } else { 0 };
-        let told =
-            [self.lru, self.private_flag, self.swapcache, self.swapbacked, self.slab_flag, self.head, self.poison];
-        (self.size == USUAL_SIZE).then_some(())?;
+        let typed = [self.slab_type, self.offline, self.unaccepted.map(|u| u.0)];
+        let typed = typed.into_iter().chain([if let Buddy::Type(value) = self.buddy { Some(value) } else { None }]);
+        let typed_below = typed.flatten().all(|value| value < -1);
+        let special = self.slab_flag | self.head | self.poison | buddy;
+        // A struct page that was never initialised has all flags, special ones among them.
+        (self.size == USUAL_SIZE && typed_below && special != 0).then_some(())?;
+        let swapcache = if self.swapcache == 0 { 0 } else { self.swapcache | self.swapbacked };
         Some(Plain {
             flags: aligned(self.flags, 8)?,
             mapping: aligned(self.mapping, 8)?,
-            mapcount: aligned(self.mapcount.unwrap_or(0), 4)?,
+            mapcount: aligned(self.mapcount?, 4)?,
             compound_head: aligned(self.compound_head.unwrap_or(0), 8)?,
-            flag_mask: told.into_iter().fold(buddy, |all, flag| all | flag),
-            mapcount_mask: if self.mapcount.is_some() { u32::MAX } else { 0 },
+            special,
+            lru: self.lru,
+            swapcache,
+            private: self.private_flag,
+            told: special | self.lru | swapcache | self.private_flag,
             tail_mask: u64::from(self.compound_head.is_some()),
         })
     }
@@ -320,6 +364,9 @@ impl PageRules {
     pub fn alike(&self, pages: &[u8]) -> usize {
         let Some(plain) = &self.plain else { return 0 };
         let Some((first, rest)) = pages.as_chunks::<USUAL_SIZE>().0.split_first() else { return 0 };
+        if let Some(kind) = plain.glance(first) {
+            return rest.iter().take_while(|page| plain.glance(page) == Some(kind)).count();
+        }
         let key = plain.key(first);
         let mapcount = self.mapcount.map(|at| half(first, at));
         let block = match self.buddy {
@@ -329,8 +376,8 @@ impl PageRules {
         };
         let block =
             block || key.0 & self.head != 0 || self.unaccepted.is_some_and(|(value, _)| Some(value) == mapcount);
-        // All flags set may be a struct page that was never initialised.
-        if block || key.0 == plain.flag_mask {
+        // All flags are those of a struct page that was never initialised.
+        if block || key.0 == plain.told {
             return 0;
         }
         rest.iter().take_while(|page| plain.key(page) == key).count()
