@@ -37,6 +37,8 @@ pub struct Merge<'a> {
     /// Index of the chunk that is next in order; those behind it wait.
     pub next: u64,
     waiting: BTreeMap<u64, Decided>,
+    /// Threads that stopped until those before them have caught up.
+    pub stopped: usize,
     /// Number of the chunk behind the last one taken.
     end: u64,
     keep: PageSetBuilder,
@@ -57,6 +59,7 @@ impl<'a> Merge<'a> {
             bitmap,
             next: 0,
             waiting: BTreeMap::new(),
+            stopped: 0,
             end: 0,
             keep: PageSetBuilder::default(),
             slab: PageSetBuilder::default(),

@@ -242,12 +242,14 @@ impl Shared<'_, '_> {
             let decided = Decided::new(chunk, &decider.kinds);
             let mut merge = self.merge.lock().unwrap_or_else(PoisonError::into_inner);
             let failed = merge.take(index, decided);
-            if !merge.is_ahead() {
+            if merge.stopped > 0 && !merge.is_ahead() {
                 self.caught_up.notify_all();
             }
             // Whoever has the chunk that all wait for does not stop: it is next.
             while merge.is_ahead() {
+                merge.stopped += 1;
                 merge = self.caught_up.wait(merge).unwrap_or_else(PoisonError::into_inner);
+                merge.stopped -= 1;
             }
             let done = merge.next;
             drop(merge);
