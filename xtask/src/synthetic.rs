@@ -37,10 +37,10 @@ pub fn core(spec: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// [`core`], in a process of its own: what a program's peak memory begins with is that of the program that starts it.
+/// [`core()`], in a process of its own: what a program's peak memory begins with is that of the program that starts it.
 ///
 /// # Errors
-/// As [`core`].
+/// As [`core()`].
 pub fn core_by_child(spec: &str) -> Result<PathBuf> {
     shell::run(Command::new(std::env::current_exe()?).args(["machine", spec]))?;
     Ok(path(spec))
@@ -49,7 +49,7 @@ pub fn core_by_child(spec: &str) -> Result<PathBuf> {
 /// `cargo xtask machine LAYOUT:GIB:MIX`.
 ///
 /// # Errors
-/// As [`core`].
+/// As [`core()`].
 pub fn run(arguments: &[String]) -> Result<ExitCode> {
     let [spec] = arguments else { bail!("cargo xtask machine LAYOUT:GIB:MIX, as in {}", usage()) };
     core(spec)?;
