@@ -5,6 +5,7 @@
 //!      └ else ─> commands/ (clap) ──────────────────────────────────────┴─> coresift_engine ─> report, exit code
 //! ```
 
+mod allocator;
 mod cause;
 mod commands;
 mod exit;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     // the handler, it would not be worth stopping a dump for.
     let _unguarded = coresift_format::guard_faults();
     signals::survive_file_size_limit();
+    allocator::keep_small();
     let args: Vec<OsString> = std::env::args_os().collect();
     let called_makedumpfile =
         args.first().is_some_and(|name| Path::new(name).file_name() == Some("makedumpfile".as_ref()));

@@ -1,6 +1,7 @@
 //! Memory and threads: one number that everything is derived from.
 
 use crate::pipeline::bytes_per_worker;
+use crate::selection::Later;
 use coresift_format::codec::Compression;
 use std::fs;
 use std::path::Path;
@@ -40,17 +41,24 @@ impl Budget {
         }
     }
 
-    /// The least a run with page sets of `page_sets` bytes in its input needs.
+    /// The least a run needs that has `fixed` bytes of page sets whatever the budget: see [`Self::fixed`].
     #[must_use]
-    pub fn needed(compression: Compression, page_sets: u64) -> u64 {
-        BASE_BYTES + page_sets + LEAST_ROOM + bytes_per_worker(compression) as u64
+    pub fn needed(compression: Compression, fixed: u64) -> u64 {
+        BASE_BYTES + fixed + LEAST_ROOM + bytes_per_worker(compression) as u64
     }
 
-    /// Bytes the page sets of a plan may take beside `page_sets` bytes of the input's: a quarter of what one worker leaves, for
+    /// What page sets take in any case: `known` bytes those of the input and where its memory map is, and for each of the `chunks` of the memory map what is
+    /// remembered of one that does not fit.
+    #[must_use]
+    pub fn fixed(known: u64, chunks: u64) -> u64 {
+        known.saturating_add(chunks.saturating_mul(size_of::<Later>() as u64))
+    }
+
+    /// Bytes the page sets of a plan may take beside the `fixed` ones: a quarter of what one worker leaves, for
     /// a chunk that does not fit costs four more scans, a hundredth of its copy, and a thread that does not fit costs more.
     #[must_use]
-    pub fn room(&self, compression: Compression, page_sets: u64) -> usize {
-        let used = BASE_BYTES + page_sets + bytes_per_worker(compression) as u64;
+    pub fn room(&self, compression: Compression, fixed: u64) -> usize {
+        let used = BASE_BYTES + fixed + bytes_per_worker(compression) as u64;
         usize::try_from((self.bytes.saturating_sub(used) / 4).max(LEAST_ROOM)).unwrap_or(usize::MAX)
     }
 

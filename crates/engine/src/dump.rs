@@ -10,7 +10,7 @@ use crate::options::{DumpOptions, Exclusion, Target};
 use crate::pipeline::{Copied, copy};
 use crate::plan::{Plan, Prepared};
 use crate::report::{ChosenRow, Report, StageRow, UnreadableRun};
-use crate::scan::Limits;
+use crate::scan::{Chunks, Limits};
 use crate::source::Source;
 use crate::target::{Output, WriteFailed};
 use crate::writer::{Metadata, Readable, Writer};
@@ -118,8 +118,8 @@ struct Run<'a> {
     /// Whether no other attempt was made before.
     first: bool,
     budget: Budget,
-    /// Memory of the input's own page sets, in bytes.
-    input_sets: u64,
+    /// Memory of page sets that is taken whatever the budget, in bytes.
+    fixed: u64,
     /// Pages to write, once that is known.
     kept: u64,
     report: Report,
@@ -154,17 +154,19 @@ impl<'a> Run<'a> {
         };
         let budget = Budget::new(options.max_memory);
         let input_sets = (memory.ram().memory() + memory.stored().memory()) as u64;
-        let needed = Budget::needed(options.compression.largest(), input_sets);
+        let map = source.kernel.as_ref().map_or((0, 0), |k| (k.memmap.memory() as u64, Chunks::of(k).len()));
+        let fixed = Budget::fixed(input_sets + map.0, map.1);
+        let needed = Budget::needed(options.compression.largest(), fixed);
         if budget.given && needed > budget.bytes {
             return Err(EngineError::Budget { budget: budget.bytes, needed });
         }
         let started_here = if first { started } else { Instant::now() };
-        Ok(Self { source, options, exclusion, started, started_here, first, budget, input_sets, kept: 0, report })
+        Ok(Self { source, options, exclusion, started, started_here, first, budget, fixed, kept: 0, report })
     }
 
     fn threads(&self, page_sets: u64) -> usize {
         let wanted = self.options.threads.unwrap_or_else(usable_cpus).max(1);
-        self.budget.threads(wanted, self.options.compression.largest(), self.input_sets + page_sets)
+        self.budget.threads(wanted, self.options.compression.largest(), self.fixed + page_sets)
     }
 
     /// Makes the dump; returns why it ended early, if it did.
@@ -196,7 +198,7 @@ impl<'a> Run<'a> {
                 let prepared = Prepared::new(kernel, memory, self.exclusion.classes);
                 let limits = Limits {
                     threads: self.threads(0),
-                    room: self.budget.room(self.options.compression.largest(), self.input_sets),
+                    room: self.budget.room(self.options.compression.largest(), self.fixed),
                 };
                 self.stage("understand", self.started_here, 0, 0);
                 let clock = Instant::now();

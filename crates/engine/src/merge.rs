@@ -24,8 +24,6 @@ impl Decided {
     }
 }
 
-/// Bytes of page sets that no chunk is put off for.
-const CHEAP: usize = 128;
 /// Chunks that may wait for one before them; a thread that is further ahead stops.
 const MOST_WAITING: usize = 256;
 
@@ -93,7 +91,7 @@ impl<'a> Merge<'a> {
         let [keep, slab, other] = [&decided.keep, &decided.slab, &decided.other];
         let has = self.keep.memory() + self.slab.memory() + self.other.memory();
         let more = keep.memory() + slab.memory() + other.memory();
-        if more > CHEAP && has + more > self.room && !keep.is_empty() {
+        if has + more > self.room && !keep.is_empty() {
             let mut bits = ChunkBits::default();
             keep.copy_chunk(decided.chunk, &mut bits);
             self.bitmap.write(decided.chunk, &bits)?;

@@ -141,7 +141,7 @@ impl<'a> Scan<'a> {
         let chunks = Chunks::of(self.kernel);
         let shared = Shared {
             scan: self,
-            total: chunks.spans.iter().map(|s| s.1).sum::<u64>() << CHUNK_SHIFT,
+            total: chunks.len() << CHUNK_SHIFT,
             chunks,
             next: AtomicU64::new(0),
             merge: Mutex::new(Merge::new(self.memory.0.stored(), limits.room, bitmap)),
@@ -189,13 +189,15 @@ impl<'a> Scan<'a> {
 }
 
 /// The numbers of the chunks that have `struct page`s, ascending.
-struct Chunks {
+pub struct Chunks {
     /// First chunk and number of chunks of each span, and how many chunks the spans before it have.
     spans: Vec<(u64, u64, u64)>,
 }
 
 impl Chunks {
-    fn of(kernel: &Kernel) -> Self {
+    /// Those of `kernel`.
+    #[must_use]
+    pub fn of(kernel: &Kernel) -> Self {
         let mut spans: Vec<(u64, u64, u64)> = Vec::new();
         for range in kernel.memmap.ranges() {
             let (mut first, end) = (range.start.0 >> CHUNK_SHIFT, range.end.0.div_ceil(1 << CHUNK_SHIFT));
@@ -209,6 +211,12 @@ impl Chunks {
             }
         }
         Self { spans }
+    }
+
+    /// Their number.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.spans.last().map_or(0, |s| s.2 + s.1)
     }
 
     /// The chunk of index `index`, counted from 0.

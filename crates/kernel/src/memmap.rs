@@ -137,6 +137,12 @@ impl MemMap {
         Self { model, struct_size, section_shift, ranges, by_address }
     }
 
+    /// Memory this occupies, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        (self.ranges.capacity() + self.by_address.capacity()) * size_of::<MapRange>()
+    }
+
     /// The ranges, ascending.
     #[must_use]
     pub fn ranges(&self) -> &[MapRange] {

@@ -191,11 +191,14 @@ impl<'a> Scanner<'a> {
         // The last whole struct page of the slice only serves as the one before's successor.
         let usable = (whole - 1).min(left);
         let end = at.plus(usable);
-        let mut walk = Walk { at, block, sink, out, skip: self.skip };
+        let mut walk = Walk { at, block, sink, out, skip: self.skip, jumped: 0 };
         while walk.at < end {
             let index = (walk.at.0 - at.0) as usize * size;
             let pages = bytes.get(index..whole as usize * size).unwrap_or_default();
             walk.step(end, rules, pages);
+        }
+        if walk.jumped > usable / 2 {
+            self.slice = MAP_PAGE;
         }
         walk.at
     }
@@ -223,7 +226,7 @@ impl<'a> Scanner<'a> {
         }
         let end = at.plus(1.min(left));
         let whole = if self.reader.read_virt(map.plus(size as u64), next).is_ok() { 2 } else { 1 };
-        let mut walk = Walk { at, block, sink, out, skip: self.skip };
+        let mut walk = Walk { at, block, sink, out, skip: self.skip, jumped: 0 };
         walk.step(end, rules, self.pair.get(..whole * size).unwrap_or_default());
         walk.at
     }
@@ -249,6 +252,8 @@ struct Walk<'w, 's, S> {
     sink: &'w mut Joined<'s, S>,
     out: &'w mut ChunkScan,
     skip: ClassSet,
+    /// Pages that were jumped over.
+    jumped: u64,
 }
 
 impl<S: ClassSink> Walk<'_, '_, S> {
@@ -287,7 +292,9 @@ impl<S: ClassSink> Walk<'_, '_, S> {
             let class = if rules.is_poisoned(page) { PageClass::HwPoison } else { verdict.class };
             self.emit(self.at.plus(1), class);
         } else {
-            self.emit(block_end.min(end), verdict.class);
+            let to = block_end.min(end);
+            self.jumped += to.0 - self.at.0 - 1;
+            self.emit(to, verdict.class);
         }
     }
 
