@@ -227,7 +227,7 @@ mod tests {
             assert_eq!(all.selection.later(), 0);
             for name in ["file", "nothing"] {
                 let none = plan(name, 0);
-                assert!(none.selection.later() == 2, "{}", none.selection.later());
+                assert!(none.selection.later() == 4, "{}", none.selection.later());
                 assert_eq!(none.selection.len(), all.selection.len());
                 assert!(none.selection.chunks().eq(all.selection.chunks()));
                 assert_eq!(batches(&none), batches(&all), "{name}");
