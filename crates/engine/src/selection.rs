@@ -200,11 +200,15 @@ mod tests {
             .build()
     }
 
-    #[test]
-    fn pages_that_memory_had_no_room_for_come_at_the_same_place() {
-        let image = machine();
+    fn open(image: &Image) -> (Input, Kernel) {
         let input = Input::from_bytes(Arc::new(image.elf().with_image().bytes())).unwrap();
         let kernel = Kernel::open(&input, image.vmcoreinfo.as_bytes()).unwrap();
+        (input, kernel)
+    }
+
+    #[test]
+    fn pages_that_memory_had_no_room_for_come_at_the_same_place() {
+        let (input, kernel) = open(&machine());
         let place = tempfile::tempdir().unwrap();
         for excluded in [ClassSet::NONE, ClassSet::SELECTABLE] {
             let plan = |name: &str, room| {
@@ -238,9 +242,7 @@ mod tests {
 
     #[test]
     fn a_bitmap_that_changed_costs_its_chunk_and_no_other() {
-        let image = machine();
-        let input = Input::from_bytes(Arc::new(image.elf().with_image().bytes())).unwrap();
-        let kernel = Kernel::open(&input, image.vmcoreinfo.as_bytes()).unwrap();
+        let (input, kernel) = open(&machine());
         let place = tempfile::tempdir().unwrap();
         let output = Arc::new(Output::open(&place.path().join("file"), true, false).unwrap());
         output.empty(1 << 20).unwrap();

@@ -1,10 +1,6 @@
 //! How fast one thread classifies the memory map of a core, against reading it: `cargo run --release -p coresift-kernel --example scan -- CORE`.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::print_stdout,
-    reason = "a tool for whoever measures by hand"
-)]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a tool for whoever measures by hand")]
+#![allow(clippy::indexing_slicing, reason = "by class numbers and lengths that are in range, in a tool")]
 
 use coresift_format::{Input, PageSize, Pfn};
 use coresift_kernel::{ClassSet, ClassSink, FoundInfo, Kernel, PageClass, Scanner};

@@ -48,7 +48,7 @@ struct LengthCode {
 }
 
 /// By length less 3.
-#[allow(clippy::indexing_slicing, reason = "at compile time")]
+#[allow(clippy::indexing_slicing, reason = "evaluated by the compiler, for which an index out of range is an error")]
 const LENGTH_CODES: [LengthCode; 256] = {
     let mut table = [LengthCode { symbol: 285, extra: 0, bits: 0 }; 256];
     let (mut symbol, mut length) = (0, 0);
@@ -66,7 +66,7 @@ const LENGTH_CODES: [LengthCode; 256] = {
 };
 
 /// The codes of a fixed block: lengths 8, 9, 7 and 8 in this order of symbols; distances have five bits.
-#[allow(clippy::indexing_slicing, reason = "at compile time")]
+#[allow(clippy::indexing_slicing, reason = "evaluated by the compiler, for which an index out of range is an error")]
 const FIXED: (Codes<LITLEN>, Codes<DISTANCES>) = {
     let (mut litlen, mut distances) = ([0; LITLEN], [0; DISTANCES]);
     let mut i = 0;
