@@ -2,9 +2,17 @@
 
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::symbols::Symbols;
+use crate::symbols::{Symbols, Wanted};
 use crate::virt::VirtualMemory;
 use coresift_format::PhysicalMemory;
+
+/// What is asked for here by name.
+pub(crate) const WANTED: Wanted = Wanted {
+    symbols: &["vm_node_stat", "hstates", "hugetlb_max_hstate"],
+    members: &[("hstate", "order"), ("hstate", "nr_huge_pages")],
+    sizes: &["hstate"],
+    enumerators: &["NR_SLAB_RECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE_B"],
+};
 
 // Bounds on what a torn dump can make us loop over or shift by.
 /// Huge page sizes a kernel can have (`HUGE_MAX_HSTATE` is 2 on x86-64).

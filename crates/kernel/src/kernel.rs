@@ -5,7 +5,7 @@ use crate::memmap::MemMap;
 use crate::page::PageRules;
 use crate::paging::{Paging, X86_64_4, X86_64_5};
 use crate::search::find_in_memory;
-use crate::symbols::Symbols;
+use crate::symbols::{Symbols, Wanted};
 use crate::version::KernelVersion;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
@@ -173,6 +173,14 @@ impl Kernel {
             notes,
             info,
         })
+    }
+
+    /// Looks up more than was found when the kernel was opened: all that is `wanted` (see [`Symbols::find`]).
+    ///
+    /// # Errors
+    /// As [`Symbols::find`].
+    pub fn lookup(&self, memory: &dyn PhysicalMemory, wanted: &[&Wanted]) -> Result<Symbols> {
+        Symbols::find(&self.info, &mut self.reader(memory), wanted)
     }
 
     /// A reader of the kernel's virtual memory in `memory`.

@@ -37,7 +37,7 @@ pub use page::{Oddity, PageRules, Verdict};
 pub use paging::{Leaf, Level, Paging, X86_64_4, X86_64_5};
 pub use scan::{ChunkScan, ClassSink, Scanner, is_poisoned};
 pub use search::{Candidate, find_in_memory};
-pub use symbols::Symbols;
+pub use symbols::{Symbols, Wanted};
 pub use version::KernelVersion;
 pub use virt::{KernelReader, VirtAddr, VirtualMemory};
 pub use vmcoreinfo::VmcoreInfo;

@@ -2,9 +2,37 @@
 
 use crate::error::{KernelError, Result};
 use crate::kernel::{Kernel, START_KERNEL_MAP};
+use crate::symbols::Wanted;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use coresift_format::{PageSet, PageSize, Pfn, PhysicalMemory};
 use std::ops::Range;
+
+/// What is asked for here by name.
+pub(crate) const WANTED: Wanted = Wanted {
+    symbols: &[
+        // The kernel image and the parts of it that are given back once the kernel has booted.
+        "_text",
+        "_end",
+        "_etext",
+        "__start_rodata",
+        "__end_rodata",
+        "_sdata",
+        "__init_begin",
+        "__init_end",
+        "__smp_locks",
+        "__smp_locks_end",
+        "__start_bss_decrypted_unused",
+        "__end_bss_decrypted",
+        "__brk_base",
+        // The first chunk of per-cpu memory (mm/percpu.c).
+        "pcpu_base_addr",
+        "pcpu_unit_offsets",
+        "pcpu_nr_units",
+        "pcpu_first_chunk",
+    ],
+    members: &[("pcpu_chunk", "base_addr"), ("pcpu_chunk", "nr_pages")],
+    ..Wanted::NONE
+};
 
 /// A kind of protected memory.
 #[derive(Clone, Debug)]

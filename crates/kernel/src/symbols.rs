@@ -1,48 +1,40 @@
-//! The kernel symbols and types this program asks for by name: one pass over kallsyms, one over BTF (Linux 6.0 on).
+//! The kernel symbols and types this program asks for by name: one pass over kallsyms, one over BTF (Linux 6.0 on), for all names
+//! together.
 
 use crate::btf::Btf;
+use crate::counters;
 use crate::error::{KernelError, Result};
 use crate::kallsyms::Kallsyms;
+use crate::protected;
 use crate::virt::{VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
 use std::collections::HashMap;
 
-/// All names that are asked for anywhere.
-const NAMES: &[&str] = &[
-    // The kernel image and the parts of it that are given back once the kernel has booted.
-    "_text",
-    "_end",
-    "_etext",
-    "__start_rodata",
-    "__end_rodata",
-    "_sdata",
-    "__init_begin",
-    "__init_end",
-    "__smp_locks",
-    "__smp_locks_end",
-    "__start_bss_decrypted_unused",
-    "__end_bss_decrypted",
-    "__brk_base",
-    // The first chunk of per-cpu memory (mm/percpu.c).
-    "pcpu_base_addr",
-    "pcpu_unit_offsets",
-    "pcpu_nr_units",
-    "pcpu_first_chunk",
-    // Counters.
-    "vm_node_stat",
-    "hstates",
-    "hugetlb_max_hstate",
-];
+/// What a part of this program asks the kernel's symbols and types for: a table at the place that asks. Parts of a path to a member are
+/// separated by dots; members of anonymous structs and unions belong to the struct around them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Names of symbols.
+    pub symbols: &'static [&'static str],
+    /// Structures (or typedefs), and members of them.
+    pub members: &'static [(&'static str, &'static str)],
+    /// Structures (or typedefs) whose sizes are wanted.
+    pub sizes: &'static [&'static str],
+    /// Names of enumerators.
+    pub enumerators: &'static [&'static str],
+}
 
-/// Members whose offsets are asked for anywhere, in bytes.
-const MEMBERS: &[(&str, &str)] =
-    &[("pcpu_chunk", "base_addr"), ("pcpu_chunk", "nr_pages"), ("hstate", "order"), ("hstate", "nr_huge_pages")];
+impl Wanted {
+    /// Nothing, to be filled in with what is wanted.
+    pub const NONE: Self = Self { symbols: &[], members: &[], sizes: &[], enumerators: &[] };
 
-/// Structures whose sizes are asked for anywhere, in bytes.
-const SIZES: &[&str] = &["hstate"];
+    fn asks_for_types(&self) -> bool {
+        !(self.members.is_empty() && self.sizes.is_empty() && self.enumerators.is_empty())
+    }
+}
 
-/// Enumerators whose values are asked for anywhere.
-const ENUMERATORS: &[&str] = &["NR_SLAB_RECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE_B"];
+/// What every dump needs, found in one pass when its kernel is opened.
+const ALWAYS: &[&Wanted] = &[&protected::WANTED, &counters::WANTED];
 
 /// The symbols between which BTF stands.
 const BTF: [&str; 2] = ["__start_BTF", "__stop_BTF"];
@@ -55,7 +47,7 @@ pub struct Symbols {
 }
 
 /// What is kept of the kernel's types; the types themselves are several MiB.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Types {
     members: HashMap<(&'static str, &'static str), u64>,
     sizes: HashMap<&'static str, u64>,
@@ -63,41 +55,57 @@ struct Types {
 }
 
 impl Types {
-    fn read(symbols: &HashMap<&'static str, VirtAddr>, memory: &mut dyn VirtualMemory) -> Result<Self> {
+    fn read(
+        symbols: &HashMap<&'static str, VirtAddr>,
+        memory: &mut dyn VirtualMemory,
+        wanted: &[&Wanted],
+    ) -> Result<Self> {
         let at = |name: &str| {
             let missing =
                 || KernelError::MissingKey { key: name.to_owned(), purpose: "reading the kernel's own types" };
             symbols.get(name).copied().ok_or_else(missing)
         };
         let [start, stop] = BTF;
-        let of_members = MEMBERS.iter().flat_map(|member| [member.0, member.1]);
-        let names: Vec<&str> = of_members.chain(SIZES.iter().chain(ENUMERATORS).copied()).collect();
+        let members = || wanted.iter().flat_map(|w| w.members);
+        let sizes = || wanted.iter().flat_map(|w| w.sizes).copied();
+        let enumerators = || wanted.iter().flat_map(|w| w.enumerators).copied();
+        let of_members = members().flat_map(|(name, path)| [*name].into_iter().chain(path.split('.')));
+        let names: Vec<&str> = of_members.chain(sizes()).chain(enumerators()).collect();
         let mut btf = Btf::read(memory, at(start)?, at(stop)?, &names)?;
         Ok(Self {
-            members: MEMBERS.iter().filter_map(|m| Some((*m, btf.offset_of(m.0, m.1)?))).collect(),
-            sizes: SIZES.iter().filter_map(|name| Some((*name, btf.size_of(name)?))).collect(),
-            enumerators: ENUMERATORS
-                .iter()
-                .filter_map(|name| Some((*name, u64::try_from(btf.enumerator(name)?).ok()?)))
+            members: members().filter_map(|m| Some((*m, btf.offset_of(m.0, m.1)?))).collect(),
+            sizes: sizes().filter_map(|name| Some((name, btf.size_of(name)?))).collect(),
+            enumerators: enumerators()
+                .filter_map(|name| Some((name, u64::try_from(btf.enumerator(name)?).ok()?)))
                 .collect(),
         })
     }
 }
 
 impl Symbols {
-    /// Looks up all names in the kallsyms of the dump.
+    /// What every dump needs.
+    pub(crate) fn open(info: &VmcoreInfo, memory: &mut dyn VirtualMemory) -> Result<Self> {
+        Self::find(info, memory, ALWAYS)
+    }
+
+    /// Looks up all that is `wanted` in the kallsyms and the BTF of the dump: one pass over each, so ask for everything at once. A name
+    /// that the kernel does not have is told when it is asked for.
     ///
     /// # Errors
     /// The dump has no kallsyms that can be found (before Linux 6.0), or they cannot be read.
-    pub fn open(info: &VmcoreInfo, memory: &mut dyn VirtualMemory) -> Result<Self> {
-        let wanted: Vec<&'static str> = NAMES.iter().chain(&BTF).copied().collect();
-        let (_, symbols) = Kallsyms::open(info, memory, &wanted)?;
+    pub fn find(info: &VmcoreInfo, memory: &mut dyn VirtualMemory, wanted: &[&Wanted]) -> Result<Self> {
+        let names: Vec<&'static str> = wanted.iter().flat_map(|w| w.symbols).chain(&BTF).copied().collect();
+        let (_, symbols) = Kallsyms::open(info, memory, &names)?;
         let found: HashMap<_, _> = symbols.into_iter().map(|(name, symbol)| (name, symbol.address)).collect();
-        let types = Types::read(&found, memory);
+        let types = if wanted.iter().any(|w| w.asks_for_types()) {
+            Types::read(&found, memory, wanted)
+        } else {
+            Ok(Types::default())
+        };
         Ok(Self { found, types })
     }
 
-    /// The address of `name`, one of those this program asks for.
+    /// The address of `name`, one of those that were wanted.
     ///
     /// # Errors
     /// The kernel has no such symbol.
