@@ -7,6 +7,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Random access to the bytes of a file, shared by all threads.
@@ -47,6 +48,11 @@ pub trait Bytes: Send + Sync {
     /// there. A part of a flattened stream's file that no block brings is not.
     fn next_written(&self, offset: u64) -> Option<Range<u64>> {
         (offset < self.len()).then(|| offset..self.len())
+    }
+
+    /// Whether some of `range` is known to have been lost on the way here, so that the zeros read there were never anybody's.
+    fn lacks(&self, _range: Range<u64>) -> bool {
+        false
     }
 
     /// The first offset from `offset` on that may hold something else than zero, so that a walk can step over holes.
@@ -149,6 +155,53 @@ impl Bytes for FileBytes {
     }
 }
 
+/// A file that was cut short, as long as its headers say: zeros follow its end.
+pub(crate) struct Padded {
+    /// The file.
+    pub bytes: Arc<dyn Bytes>,
+    /// Length in bytes, at least that of the file.
+    pub len: u64,
+}
+
+impl Bytes for Padded {
+    fn name(&self) -> &str {
+        self.bytes.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        let Some(buf) = buf.get_mut(..want) else { return Ok(0) };
+        let done = self.bytes.read_at(offset, buf)?;
+        buf.get_mut(done..).unwrap_or_default().fill(0);
+        Ok(want)
+    }
+
+    fn window(&self, _offset: u64, _len: usize) -> Option<Window> {
+        None
+    }
+
+    fn backed(&self) -> u64 {
+        self.bytes.backed().max(PADDED_READ)
+    }
+
+    fn next_written(&self, offset: u64) -> Option<Range<u64>> {
+        self.bytes.next_written(offset)
+    }
+
+    fn lacks(&self, range: Range<u64>) -> bool {
+        range.end > self.bytes.len() || self.bytes.lacks(range)
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        let data = self.bytes.next_data(offset);
+        if data < self.bytes.len() { data } else { self.len.max(offset) }
+    }
+}
+
 impl Bytes for Vec<u8> {
     fn name(&self) -> &str {
         "memory"
@@ -171,6 +224,9 @@ impl Bytes for Vec<u8> {
         None
     }
 }
+
+/// Bytes that may be read at a time of a file that was cut short, however little is left of it.
+const PADDED_READ: u64 = 1 << 20;
 
 /// The longest region read into memory as a whole. Device dumps among the notes of /proc/vmcore are the longest there
 /// are, and a capture kernel has less memory than this.

@@ -249,6 +249,11 @@ impl Bytes for FlattenedBytes {
         Some(run.start.max(offset)..run.end)
     }
 
+    fn lacks(&self, range: Range<u64>) -> bool {
+        let whole = |run: Range<u64>| run.start <= range.start && run.end >= range.end;
+        self.truncated.is_some() && !self.next_written(range.start).is_some_and(whole)
+    }
+
     fn next_data(&self, offset: u64) -> u64 {
         find(&self.extents, offset).map_or(self.len.max(offset), |e| e.start.max(offset))
     }

@@ -74,6 +74,18 @@ impl Input {
     /// # Errors
     /// As [`Self::open`].
     pub fn from_bytes(bytes: Arc<dyn Bytes>) -> Result<Self> {
+        Self::from_bytes_with(bytes, KdumpFile::open)
+    }
+
+    /// As [`Self::open`], of a kdump-compressed file that may end anywhere behind its sub header: see [`KdumpFile::salvage`].
+    ///
+    /// # Errors
+    /// As [`Self::open`], where not even the headers are there.
+    pub fn salvage(bytes: Arc<dyn Bytes>) -> Result<Self> {
+        Self::from_bytes_with(bytes, KdumpFile::salvage)
+    }
+
+    fn from_bytes_with(bytes: Arc<dyn Bytes>, open: fn(Arc<dyn Bytes>) -> Result<KdumpFile>) -> Result<Self> {
         let file = Arc::clone(&bytes);
         let mut kind = detect(&*bytes)?;
         let (mut inner, mut cut, mut problems) = (bytes, None, Vec::new());
@@ -87,7 +99,7 @@ impl Input {
         }
         let mut input = match kind {
             Kind::Elf => Self::elf(inner)?,
-            Kind::Kdump => Self::kdump(inner)?,
+            Kind::Kdump => Self::kdump(inner, open)?,
             Kind::Flattened => {
                 return Err(FormatError::OtherFormat {
                     file: file.name().to_owned(),
@@ -110,8 +122,8 @@ impl Input {
         }))
     }
 
-    fn kdump(bytes: Arc<dyn Bytes>) -> Result<Self> {
-        let mut file = KdumpFile::open(Arc::clone(&bytes))?;
+    fn kdump(bytes: Arc<dyn Bytes>, open: fn(Arc<dyn Bytes>) -> Result<KdumpFile>) -> Result<Self> {
+        let mut file = open(Arc::clone(&bytes))?;
         let problems = file.take_problems();
         let notes = file.region(Region::Notes)?;
         let text = file.region(Region::Vmcoreinfo)?;

@@ -154,6 +154,20 @@ impl PageSet {
             }
     }
 
+    /// The page with `rank` pages of the set below it: the owner of that page descriptor.
+    #[must_use]
+    pub fn page_of_rank(&self, rank: u64) -> Option<Pfn> {
+        let entry = self.entries.get(self.entries.partition_point(|e| e.before <= rank).checked_sub(1)?)?;
+        let mut left = rank - entry.before;
+        for (start, end) in self.entry_runs(entry) {
+            if left < end - start {
+                return Some(Pfn(start + left));
+            }
+            left -= end - start;
+        }
+        None
+    }
+
     /// The maximal runs `start..end` of the set within `from..to`, ascending. Runs that touch across chunks come as one.
     pub fn runs(&self, from: Pfn, to: Pfn) -> impl Iterator<Item = (Pfn, Pfn)> + '_ {
         let first = self.entries.partition_point(|e| e.end() <= from.0 >> CHUNK_SHIFT);
@@ -376,6 +390,7 @@ mod tests {
             for p in probes {
                 prop_assert_eq!(set.contains(Pfn(p)), plain.contains(&p));
                 prop_assert_eq!(set.rank(Pfn(p)), plain.range(..p).count() as u64);
+                prop_assert_eq!(set.page_of_rank(set.rank(Pfn(p))).map(|p| p.0), plain.range(p..).next().copied());
                 let chunk = p >> CHUNK_SHIFT;
                 let mut bits = ChunkBits::default();
                 set.copy_chunk(chunk, &mut bits);

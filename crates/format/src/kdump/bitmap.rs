@@ -74,6 +74,48 @@ impl Bitmaps {
     }
 }
 
+/// Bits that no writer sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BitmapFaults {
+    /// Pages of the 2nd bitmap that the 1st does not have: the file holds what does not exist.
+    pub outside_ram: u64,
+    /// Bits of either bitmap behind the last page.
+    pub behind_end: u64,
+}
+
+impl Bitmaps {
+    /// Counts bits that no writer sets. The bitmaps end at file offset `end`.
+    pub fn faults(&self, bytes: &dyn Bytes, end: u64) -> Result<BitmapFaults> {
+        let two = self.second != self.first;
+        let len = if two { self.second - self.first } else { end.saturating_sub(self.first) };
+        let mut first = Reader::new(bytes, "1st bitmap", self.first, len);
+        let mut second =
+            Reader::new(bytes, "2nd bitmap", self.second, if two { end.saturating_sub(self.second) } else { len });
+        let mut faults = BitmapFaults::default();
+        let mut at = 0;
+        while at < len {
+            at = first.next_data(at).min(second.next_data(at));
+            let n = CHUNK_BYTES.min(len.saturating_sub(at));
+            let (one, other) = (first.get(at, n)?, second.get(at, n)?);
+            for (i, one) in (at..).zip(one) {
+                let other = other.get((i - at) as usize).copied().unwrap_or_default();
+                // Bits of this byte that stand for a page.
+                let pages = self.pages.saturating_sub(i * 8).min(8);
+                let mask = ((1u16 << pages) - 1) as u8;
+                faults.outside_ram += u64::from((other & !one & mask).count_ones());
+                let behind = if two {
+                    (one & !mask).count_ones() + (other & !mask).count_ones()
+                } else {
+                    (one & !mask).count_ones()
+                };
+                faults.behind_end += u64::from(behind);
+            }
+            at += n.max(1);
+        }
+        Ok(faults)
+    }
+}
+
 /// Part of a bitmap in memory.
 struct Reader<'a> {
     bytes: &'a dyn Bytes,

@@ -4,7 +4,7 @@ use super::bitmap::{Bitmaps, check_base};
 use super::desc::PageDesc;
 use super::detect;
 use super::header::{Abi, Header, HeaderLayout, MAX_VERSION, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
-use crate::bytes::{Bytes, read_exact, read_some};
+use crate::bytes::{Bytes, Padded, read_exact, read_some};
 use crate::endian::Bits;
 use crate::error::FETCH_AGAIN;
 use crate::{FormatError, MemoryView, PageSet, PageSize, Pfn, PhysicalMemory, Result};
@@ -20,6 +20,13 @@ const SUB_HEADER_MAX: u64 = 104;
 /// The field is unusable, but the pages can be read without it.
 const REST_IS_USABLE: &str = "the pages can be read, what the field stands for cannot";
 
+/// What becomes of a file that ends inside its notes or bitmaps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Refused,
+    Padded,
+}
+
 /// A kdump-compressed file, as physical memory.
 ///
 /// A part of a split set is a file that holds only the pages of its range.
@@ -31,6 +38,7 @@ pub struct KdumpFile {
     pub(super) page: PageSize,
     pub(super) ram: PageSet,
     pub(super) stored: PageSet,
+    pub(super) maps: Bitmaps,
     /// File offset of the descriptor of the first stored page.
     pub(super) descriptors: u64,
     max_pfn: Pfn,
@@ -44,12 +52,26 @@ impl KdumpFile {
     /// A header field with a value that makes the pages unreachable, or a file that ends before the descriptors. A
     /// field the pages do not depend on is left to [`Self::problems`].
     pub fn open(bytes: Arc<dyn Bytes>) -> Result<Self> {
+        Self::read(bytes, Cut::Refused)
+    }
+
+    /// As [`Self::open`], of a file that may end anywhere behind the sub header: notes and bitmaps beyond the end read as
+    /// zeros, so that pages beyond are not known, and a page count that does not fit its bitmap is cut to it. Each such thing is
+    /// one of [`Self::problems`].
+    ///
+    /// # Errors
+    /// The headers themselves are not there, or cannot be true.
+    pub fn salvage(bytes: Arc<dyn Bytes>) -> Result<Self> {
+        Self::read(bytes, Cut::Padded)
+    }
+
+    fn read(bytes: Arc<dyn Bytes>, cut: Cut) -> Result<Self> {
         let raw = read_some(&*bytes, "main header", 0, HEADER_MAX)?;
         if (raw.len() as u64) < HEADER_MIN {
             return Err(cut_short(&*bytes, "main header", 0, HEADER_MIN));
         }
         let layout = detect::main_header(&raw);
-        let Some(header) = Header::decode(&raw, layout) else {
+        let Some(mut header) = Header::decode(&raw, layout) else {
             return Err(cut_short(&*bytes, "main header", 0, HEADER_MAX));
         };
         let file = bytes.name().to_owned();
@@ -80,26 +102,42 @@ impl KdumpFile {
         let block = page.bytes() as u64;
         let bitmaps = (1 + u64::from(header.sub_hdr_size)) * block;
         let descriptors = bitmaps + u64::from(header.bitmap_blocks) * block;
+        let mut problems = Vec::new();
         for (what, start, end) in
             [("sub header and notes (sub_hdr_size)", block, bitmaps), ("bitmaps (bitmap_blocks)", bitmaps, descriptors)]
         {
             if end > bytes.len() {
-                return Err(cut_short(&*bytes, what, start, end));
+                let error = cut_short(&*bytes, what, start, end);
+                match cut {
+                    Cut::Refused => return Err(error),
+                    Cut::Padded => problems.push(error),
+                }
             }
         }
+        let sub_end = block.saturating_add(SubHeader::size(header.header_version, layout.abi) as u64);
+        if sub_end > bytes.len() {
+            return Err(cut_short(&*bytes, "sub header", block, sub_end));
+        }
+        let bytes: Arc<dyn Bytes> =
+            if descriptors > bytes.len() { Arc::new(Padded { bytes, len: descriptors }) } else { bytes };
         let raw = read_exact(&*bytes, "sub header", block, SUB_HEADER_MAX.min(bitmaps - block))?;
         let layout = detect::sub_header(&raw, &header, layout, bitmaps);
-        let Some(sub) = SubHeader::decode(&raw, header.header_version, layout) else {
+        let Some(mut sub) = SubHeader::decode(&raw, header.header_version, layout) else {
             return Err(cut_short(&*bytes, "sub header", block, block + SUB_HEADER_MAX));
         };
         let version = header.header_version;
+        if cut == Cut::Padded
+            && let Some(problem) = limit_pages(&file, layout.abi, page, &mut header, &mut sub)
+        {
+            problems.push(problem);
+        }
         let places = Places { file: &file, layout, header: &header, sub: &sub, page, bitmaps, descriptors };
         let maps = places.bitmaps()?;
         let max_pfn = Pfn(maps.base.saturating_add(maps.pages));
         let (ram, stored) = maps.read(&*bytes)?;
-        let problems = places.problems(bytes.len());
+        problems.extend(places.problems(bytes.len()));
         let header = Header { header_version: version, ..header };
-        Ok(Self { bytes, layout, header, sub, page, ram, stored, descriptors, max_pfn, problems })
+        Ok(Self { bytes, layout, header, sub, page, maps, ram, stored, descriptors, max_pfn, problems })
     }
 
     /// The main header as it is in the file.
@@ -137,6 +175,12 @@ impl KdumpFile {
     #[must_use]
     pub const fn incomplete(&self) -> bool {
         self.header.status & STATUS_INCOMPLETE != 0
+    }
+
+    /// The bytes of the file; zeros follow where [`Self::salvage`] had to add some.
+    #[must_use]
+    pub fn bytes(&self) -> &dyn Bytes {
+        &*self.bytes
     }
 
     /// Fields that are wrong, but that the pages do not depend on.
@@ -271,6 +315,35 @@ impl Places<'_> {
         let offset = self.page.bytes() as u64 + SubHeader::offset_of(field, self.layout.abi);
         FormatError::BadField { file: self.file.to_owned(), field, offset, value: value.to_string(), rule, next }
     }
+}
+
+/// Makes the number of pages fit the bitmaps, as the other header says it or else as many as there are bits for.
+fn limit_pages(file: &str, abi: Abi, page: PageSize, header: &mut Header, sub: &mut SubHeader) -> Option<FormatError> {
+    // A file with one bitmap for both may use all blocks; one whose page count is wrong is taken to have two.
+    let room = |blocks: u32| u64::from(blocks) * page.bytes() as u64 * 8;
+    let (most, bits) = (room(header.bitmap_blocks), room(header.bitmap_blocks / 2));
+    let wide = header.header_version >= 6 && sub.max_mapnr_64 != 0;
+    let pages = if wide { sub.max_mapnr_64 } else { header.max_mapnr.into() };
+    if pages <= most {
+        return None;
+    }
+    let narrow = u64::from(header.max_mapnr);
+    let taken = if wide && (1..=bits).contains(&narrow) { narrow } else { bits };
+    header.max_mapnr = u32::try_from(taken).unwrap_or(u32::MAX);
+    let (field, offset) = if wide {
+        sub.max_mapnr_64 = taken;
+        ("max_mapnr_64", page.bytes() as u64 + SubHeader::offset_of("max_mapnr_64", abi))
+    } else {
+        ("max_mapnr", Header::offset_of("max_mapnr", abi))
+    };
+    Some(FormatError::BadField {
+        file: file.to_owned(),
+        field,
+        offset,
+        value: pages.to_string(),
+        rule: format!("the bitmaps have room for {bits} pages"),
+        next: "the number is taken to be the most that fits, or what the main header says",
+    })
 }
 
 fn bad_header(file: &str, abi: Abi, field: &'static str, value: i64, rule: String) -> FormatError {

@@ -18,13 +18,16 @@ mod detect;
 mod file;
 mod header;
 mod layout;
+mod overlap;
 mod read;
 mod walk;
 
+pub use bitmap::BitmapFaults;
 pub use desc::PageDesc;
 pub use file::{KdumpFile, Region};
 pub use header::{
     Abi, Header, HeaderLayout, MAX_VERSION, SIGNATURE, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader,
 };
 pub use layout::Layout;
-pub use walk::DescriptorCounts;
+pub use overlap::{Overlap, Overlaps};
+pub use walk::{Described, DescriptorCounts, Loss};

@@ -85,7 +85,7 @@ impl<'a> KdumpView<'a> {
         let rank = self.rank(pfn)?;
         let at = self.file.descriptor_at(rank);
         let desc = self.descriptors.get(self.file, pfn, rank)?;
-        let codec = self.check(pfn, at, desc)?;
+        let codec = self.file.check(pfn, at, desc).map_err(|(_, error)| error)?;
         if codec == Codec::None && self.zeros == Some(desc.offset) {
             page.fill(0);
             return Ok(());
@@ -98,42 +98,6 @@ impl<'a> KdumpView<'a> {
             self.zeros = Some(desc.offset);
         }
         Ok(())
-    }
-
-    /// Whether a descriptor (at file offset `at`) can be true, and the codec it names.
-    pub(super) fn check(&self, pfn: Pfn, at: u64, desc: PageDesc) -> Read<Codec> {
-        let file = self.file;
-        let block = file.page.bytes() as u64;
-        let PageDesc { offset, size, flags } = desc;
-        let first_data = file.descriptor_at(file.stored.len());
-        let what = if offset == 0 {
-            format!("its page descriptor at file offset {at} was never written, the file is incomplete")
-        } else if offset < first_data {
-            format!(
-                "offset {offset} in the page descriptor at file offset {at} lies before the page data at {first_data}"
-            )
-        } else if size == 0 || u64::from(size) > block {
-            format!("size {size} in the page descriptor at file offset {at}, of a page of {block} bytes")
-        } else {
-            match Codec::from_flags(flags) {
-                Ok(Codec::None) if u64::from(size) != block => {
-                    format!(
-                        "size {size} in the page descriptor at file offset {at}, of an uncompressed page of {block} bytes"
-                    )
-                }
-                Ok(codec) => {
-                    let len = file.bytes.len();
-                    return match offset.checked_add(size.into()) {
-                        Some(end) if end <= len => Ok(codec),
-                        _ => Err(ReadError::Truncated { pfn, offset, len }),
-                    };
-                }
-                Err(bits) => {
-                    format!("flags {flags:#x} in the page descriptor at file offset {at}: {bits:#x} is no known codec")
-                }
-            }
-        };
-        Err(corrupt(pfn, what))
     }
 
     /// The place in `pages` of a decompressed page.

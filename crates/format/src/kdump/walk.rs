@@ -1,14 +1,40 @@
-//! What the page descriptors of a file say, counted without reading any page data.
+//! What the page descriptors of a file say, without reading any page data.
 
+use super::bitmap::BitmapFaults;
 use super::desc::PageDesc;
 use super::file::KdumpFile;
-use super::read::KdumpView;
 use crate::bytes::read_some;
 use crate::codec::Codec;
 use crate::{Pfn, PhysicalMemory, ReadError, Result};
 
 /// Descriptors read at a time (384 KiB).
 const AT_A_TIME: u64 = 16 << 10;
+
+/// Why the page of a descriptor cannot be read, as far as the descriptor tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Loss {
+    /// Its offset is 0: the file ended before the page was written.
+    Unwritten,
+    /// The descriptor, or the data it points at, lies beyond the end of the file or in what a flattened stream lost.
+    BeyondEnd,
+    /// No writer writes such a descriptor.
+    BadDescriptor,
+}
+
+/// A page that the 2nd bitmap promises, and its descriptor.
+#[derive(Clone, Debug)]
+pub struct Described {
+    /// The page frame.
+    pub pfn: Pfn,
+    /// Its place among the descriptors, counted from 0.
+    pub rank: u64,
+    /// File offset of the descriptor in bytes.
+    pub at: u64,
+    /// The descriptor; zeros where the file ends before it.
+    pub desc: PageDesc,
+    /// The codec of its data, or why there are none.
+    pub state: std::result::Result<Codec, (Loss, ReadError)>,
+}
 
 /// Pages of a file, counted by what their descriptors say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,34 +69,113 @@ impl KdumpFile {
     /// # Errors
     /// The operating system's. A file that ends inside the descriptors is no error: see [`DescriptorCounts::beyond_end`].
     pub fn count_descriptors(&self) -> Result<DescriptorCounts> {
-        let view = KdumpView::new(self);
         let mut counts = DescriptorCounts::default();
-        let total = self.stored().len();
-        let mut rank = 0;
-        while rank < total {
-            let wanted = AT_A_TIME.min(total - rank);
-            let at = self.descriptor_at(rank);
-            let raw = read_some(&*self.bytes, "page descriptors", at, wanted * PageDesc::SIZE as u64)?;
-            let descriptors: Vec<PageDesc> =
-                raw.chunks_exact(PageDesc::SIZE).filter_map(|d| PageDesc::decode(d, self.layout().endian)).collect();
-            for desc in &descriptors {
-                // The page frame number is only for the text of an error, which is not used here.
-                match view.check(Pfn(0), at, *desc) {
-                    Ok(codec) => {
-                        let row = Codec::ALL.iter().position(|c| *c == codec);
-                        row.and_then(|i| counts.codecs.get_mut(i)).into_iter().for_each(|pages| *pages += 1);
-                    }
-                    Err(ReadError::Truncated { .. }) => counts.beyond_end += 1,
-                    Err(_) if desc.offset == 0 => counts.unwritten += 1,
-                    Err(_) => counts.damaged += 1,
-                }
+        self.each_descriptor(Pfn(0), Pfn(u64::MAX), |page| match page.state {
+            Ok(codec) => {
+                let row = Codec::ALL.iter().position(|c| *c == codec);
+                row.and_then(|i| counts.codecs.get_mut(i)).into_iter().for_each(|pages| *pages += 1);
             }
-            if (descriptors.len() as u64) < wanted {
-                counts.beyond_end += total - rank - descriptors.len() as u64;
-                break;
-            }
-            rank += wanted;
-        }
+            Err((Loss::Unwritten, _)) => counts.unwritten += 1,
+            Err((Loss::BeyondEnd, _)) => counts.beyond_end += 1,
+            Err((Loss::BadDescriptor, _)) => counts.damaged += 1,
+        })?;
         Ok(counts)
+    }
+
+    /// Shows `each` the descriptor of every stored page of `from..to`, ascending. Reads 384 KiB at a time.
+    ///
+    /// # Errors
+    /// The operating system's. Descriptors beyond the end of the file are shown as [`Loss::BeyondEnd`].
+    pub fn each_descriptor(&self, from: Pfn, to: Pfn, mut each: impl FnMut(Described)) -> Result<()> {
+        let mut rank = self.stored().rank(from);
+        let end = self.stored().rank(to);
+        let (mut raw, mut first, mut until) = (Vec::new(), rank, rank);
+        for (start, stop) in self.stored().runs(from, to) {
+            for pfn in start.0..stop.0 {
+                if rank >= until {
+                    (first, until) = (rank, rank + AT_A_TIME.min(end.saturating_sub(rank)).max(1));
+                    let (at, len) = (self.descriptor_at(first), (until - first) * PageDesc::SIZE as u64);
+                    raw = read_some(&*self.bytes, "page descriptors", at, len)?;
+                }
+                let at = (rank - first) as usize * PageDesc::SIZE;
+                let desc = raw.get(at..).and_then(|raw| PageDesc::decode(raw, self.layout().endian));
+                each(self.described(Pfn(pfn), rank, desc));
+                rank += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts bits of the bitmaps that no writer sets.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn bitmap_faults(&self) -> Result<BitmapFaults> {
+        self.maps.faults(&*self.bytes, self.descriptors())
+    }
+
+    /// The descriptor of one page; `None` where the 2nd bitmap has no such page.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn describe(&self, pfn: Pfn) -> Result<Option<Described>> {
+        if !self.stored().contains(pfn) {
+            return Ok(None);
+        }
+        let rank = self.stored().rank(pfn);
+        let raw = read_some(&*self.bytes, "page descriptor", self.descriptor_at(rank), PageDesc::SIZE as u64)?;
+        Ok(Some(self.described(pfn, rank, PageDesc::decode(&raw, self.layout().endian))))
+    }
+
+    fn described(&self, pfn: Pfn, rank: u64, desc: Option<PageDesc>) -> Described {
+        let at = self.descriptor_at(rank);
+        let state = match desc {
+            Some(desc) => self.check(pfn, at, desc),
+            None => Err((Loss::BeyondEnd, ReadError::Truncated { pfn, offset: at, len: self.bytes.len() })),
+        };
+        Described { pfn, rank, at, desc: desc.unwrap_or_default(), state }
+    }
+
+    /// Whether the descriptor at file offset `at` can be true, and the codec it names.
+    pub(super) fn check(&self, pfn: Pfn, at: u64, desc: PageDesc) -> std::result::Result<Codec, (Loss, ReadError)> {
+        let block = self.page_size().bytes() as u64;
+        let PageDesc { offset, size, flags } = desc;
+        let first_data = self.descriptor_at(self.stored().len());
+        let damaged = |loss, what| Err((loss, ReadError::Corrupt { pfn, what }));
+        let bad = |what| damaged(Loss::BadDescriptor, what);
+        if offset == 0 {
+            let what = format!("its page descriptor at file offset {at} was never written, the file is incomplete");
+            return damaged(Loss::Unwritten, what);
+        }
+        if offset < first_data {
+            return bad(format!(
+                "offset {offset} in the page descriptor at file offset {at} lies before the page data at {first_data}"
+            ));
+        }
+        if size == 0 || u64::from(size) > block {
+            return bad(format!("size {size} in the page descriptor at file offset {at}, of a page of {block} bytes"));
+        }
+        let codec = match Codec::from_flags(flags) {
+            Ok(Codec::None) if u64::from(size) != block => {
+                return bad(format!(
+                    "size {size} in the page descriptor at file offset {at}, of an uncompressed page of {block} bytes"
+                ));
+            }
+            Ok(codec) => codec,
+            Err(bits) => {
+                return bad(format!(
+                    "flags {flags:#x} in the page descriptor at file offset {at}: {bits:#x} is no known codec"
+                ));
+            }
+        };
+        let len = self.bytes.len();
+        match offset.checked_add(size.into()) {
+            Some(end) if end <= len && self.bytes.lacks(offset..end) => damaged(
+                Loss::BeyondEnd,
+                format!("its data at file offset {offset} are not in the stream, which was cut short"),
+            ),
+            Some(end) if end <= len => Ok(codec),
+            _ => Err((Loss::BeyondEnd, ReadError::Truncated { pfn, offset, len })),
+        }
     }
 }

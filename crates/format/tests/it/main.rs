@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
 mod elf;
+mod examine;
 mod flattened;
 mod kdump;
 mod lab;
