@@ -21,7 +21,16 @@ pub fn chain(error: &dyn Error) -> impl Iterator<Item = String> {
 /// What to do next, where the error's own text does not say.
 pub fn advice(error: &EngineError) -> Option<&'static str> {
     match error {
-        EngineError::NoSpace { .. } => Some("free some space, or leave out more with a higher dump level (-d 31)"),
+        EngineError::NoSpace { limit, report, .. } => {
+            Some(match (limit.is_some(), report.level, &*report.compression) {
+                (false, 31, "zlib" | "zstd") => "free some space, or write to another file system",
+                (false, 31, _) => "free some space, or compress more (zstd)",
+                (false, ..) => "free some space, or leave out more with a higher dump level (-d 31)",
+                (true, 31, "zlib" | "zstd") => "allow a larger file",
+                (true, 31, _) => "allow a larger file, or compress more (zstd)",
+                (true, ..) => "allow a larger file, or leave out more with a higher dump level (-d 31)",
+            })
+        }
         EngineError::Kernel { .. } => Some("dump it with -d 1, which needs to know nothing of the kernel"),
         EngineError::Write { .. } => Some("see what the system log says about the target, or write to another one"),
         EngineError::TargetOpen { .. } => Some("check that the directory exists and may be written to"),

@@ -36,7 +36,10 @@ pub trait Finish: Observer {
 /// Says what happened.
 fn tell(event: Event, mut say: impl FnMut(&str)) {
     match event {
-        Event::Retry { level } => say(&format!("the dump does not fit; trying dump level {level}")),
+        Event::Retry { level, limit } => {
+            let where_to = limit.map_or(String::new(), |bytes| format!(" into {bytes} bytes"));
+            say(&format!("the dump does not fit{where_to}; trying dump level {level}"));
+        }
         Event::LevelRaised { asked, input, recorded } => say(&format!(
             "the input was made with dump level {input}, so that the dump has level {recorded}, not {asked}"
         )),
@@ -185,7 +188,7 @@ mod tests {
             progress.progress(Stage::CopyPages, done, 10_000);
         }
         assert!(said.lock().unwrap().is_empty());
-        progress.event(Event::Retry { level: DumpLevel::new(31).unwrap() });
+        progress.event(Event::Retry { level: DumpLevel::new(31).unwrap(), limit: None });
         assert_eq!(*said.lock().unwrap(), ["the dump does not fit; trying dump level 31"]);
     }
 

@@ -56,6 +56,10 @@ pub fn report() -> Report {
         peak_memory: 12_700_000,
         memory_budget: 104_857_600,
         complete: true,
+        file_bytes: 41_600_000,
+        dry_run: false,
+        ended: None,
+        attempts: Vec::new(),
         notes: vec!["unaccepted pages are kept: VMCOREINFO has no number for them".into()],
     }
 }

@@ -201,7 +201,7 @@ fn what_is_not_built_yet_is_refused_before_the_output_is_touched() {
 
 #[test]
 fn an_option_the_dump_is_good_without_is_told_and_the_dump_made() {
-    for option in ["-E", "-x vmlinux", "-i file", "-e --work-dir /tmp", "-L 10G", "--extension e.so"] {
+    for option in ["-E", "-x vmlinux", "-i file", "-e --work-dir /tmp", "--extension e.so"] {
         let place = Place::new();
         let ended = place.makedumpfile(&format!("{option} -d 31 vmcore out"));
         saved(&ended);

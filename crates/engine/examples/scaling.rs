@@ -10,7 +10,9 @@
 //! less (docs/performance.md); and what the locks cost a batch.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, reason = "an example")]
 
-use coresift_engine::{DumpOptions, Event, Exclusion, LockTimes, Observer, Stage, Target, dump_input, lock_times};
+use coresift_engine::{
+    DumpOptions, Event, Exclusion, LockTimes, Observer, Stage, Stop, Target, dump_input, lock_times,
+};
 use coresift_format::codec::Codec;
 use coresift_format::{Bytes, Input, Window};
 use coresift_kernel::{ClassSet, DumpLevel};
@@ -113,6 +115,8 @@ fn main() {
             max_memory: Some(1 << 30),
             force: true,
             dry_run: true,
+            limit: None,
+            stop: Stop::default(),
             map_input: false,
         };
         let observer = SlowSink { time: sink, slept: AtomicU64::new(0) };

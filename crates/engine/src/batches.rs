@@ -38,10 +38,17 @@ pub enum Pass {
     Rest,
 }
 
+/// What a debugger needs to open the dump at all: the sets that come before all else.
+pub fn essentials(passes: &[Pass]) -> impl Iterator<Item = &PageSet> {
+    passes.iter().map_while(|pass| if let Pass::Of(set) = pass { Some(set) } else { None })
+}
+
 /// Cuts the kept pages into batches: pass by pass, each in pfn order.
 pub struct Batches<'a> {
     selection: &'a Selection<'a>,
     passes: &'a [Pass],
+    /// How many of them come before all that is not [`Pass::Of`].
+    essential: usize,
     pass: usize,
     chunks: Box<dyn Iterator<Item = u64> + Send + 'a>,
     chunk: u64,
@@ -64,6 +71,7 @@ impl<'a> Batches<'a> {
         let mut batches = Self {
             selection,
             passes,
+            essential: essentials(passes).count(),
             pass: 0,
             chunks: Box::new(std::iter::empty()),
             chunk: 0,
@@ -78,6 +86,12 @@ impl<'a> Batches<'a> {
         };
         batches.chunks = batches.chunks_of(0);
         batches
+    }
+
+    /// Whether the last batch belongs to the [`essentials`].
+    #[must_use]
+    pub const fn essential(&self) -> bool {
+        self.pass < self.essential
     }
 
     /// Fills `runs` with the next batch, at most a batch's number of pages, and returns its number, counted from 0; `None` when all

@@ -7,15 +7,17 @@ use crate::checks;
 use crate::error::EngineError;
 use crate::observer::{Event, Observer};
 use crate::options::{DumpOptions, Exclusion, Target};
-use crate::pipeline::{Copied, copy};
+use crate::pipeline::{Copied, Copying, copy};
 use crate::plan::{Plan, Prepared};
-use crate::report::{ChosenRow, Report, StageRow, UnreadableRun};
+use crate::report::{AttemptRow, ChosenRow, Report, StageRow, UnreadableRun};
 use crate::scan::{Chunks, Limits};
 use crate::source::Source;
+use crate::stop::StopReason;
 use crate::target::{Output, WriteFailed};
 use crate::writer::{Metadata, Readable, Writer};
 use coresift_format::{Container, Input, Pfn};
 use coresift_kernel::PageClass;
+use std::fmt;
 use std::fs::metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -75,6 +77,7 @@ fn run(
     let source = Source::of(input, options, observer)?;
     let mut attempts = options.exclude.iter().peekable();
     let mut output = None;
+    let mut failures = Vec::new();
     while let Some(asked) = attempts.next() {
         let exclusion = source.raise(*asked, observer);
         let mut run = Run::new(&source, options, exclusion, started, output.is_none())?;
@@ -82,29 +85,69 @@ fn run(
         // The input is understood and can be described: only now is the target touched.
         let output = match &mut output {
             Some(open) => open,
-            none => none.insert(Arc::new(Output::open(path, options.force, options.dry_run)?)),
+            none => {
+                let open = Output::open(path, options.force, options.dry_run)?;
+                none.insert(Arc::new(open.with_limit(options.limit)))
+            }
         };
-        let failed = run.attempt(meta, output, observer)?;
-        let kept = run.kept;
+        let ended = run.attempt(meta, output, observer)?;
+        let (kept, since) = (run.kept, run.started_here);
         let mut report = run.finish(output);
-        let Some((failed, Readable(readable))) = failed else {
+        report.attempts.clone_from(&failures);
+        let Some((ended, Readable(readable))) = ended else {
             report.complete = source.missing.is_none() && report.unreadable_pages == 0;
             return Ok(report);
         };
+        let path = path.clone();
+        report.ended = Some(ended.to_string());
+        let failed = match ended {
+            Ended::Write(failed) => failed,
+            Ended::Stopped(why) => {
+                return Err(EngineError::Stopped { path, why, kept, readable, report: Box::new(report) });
+            }
+        };
         if !failed.is_full() {
-            return Err(EngineError::Write {
-                path: path.clone(),
-                offset: failed.offset,
-                error: failed.error,
-                readable,
-            });
+            return Err(EngineError::Write { path, offset: failed.offset, error: failed.error, readable });
         }
+        let limit = failed.limit();
         match attempts.peek() {
-            Some(next) => observer.event(Event::Retry { level: next.level }),
-            None => return Err(EngineError::NoSpace { path: path.clone(), kept, readable, report: Box::new(report) }),
+            Some(next) => {
+                observer.event(Event::Retry { level: next.level, limit });
+                failures.push(failure(&report, kept, since));
+            }
+            None => return Err(EngineError::NoSpace { path, limit, kept, readable, report: Box::new(report) }),
         }
     }
     Err(EngineError::NothingAsked)
+}
+
+/// What is told of an attempt that did not fit, made since `since`, with `kept` pages to write.
+fn failure(report: &Report, kept: u64, since: Instant) -> AttemptRow {
+    AttemptRow {
+        level: report.level,
+        ended: report.ended.clone().unwrap_or_default(),
+        pages: kept,
+        kept_pages: report.kept_pages,
+        file_bytes: report.file_bytes,
+        bytes_out: report.bytes_out,
+        seconds: since.elapsed().as_secs_f64(),
+    }
+}
+
+/// What ended an attempt early.
+#[derive(Debug)]
+enum Ended {
+    Write(WriteFailed),
+    Stopped(StopReason),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write(failed) => failed.error.fmt(f),
+            Self::Stopped(why) => why.fmt(f),
+        }
+    }
 }
 
 /// One attempt.
@@ -149,6 +192,7 @@ impl<'a> Run<'a> {
             total_pages: source.max_mapnr().0,
             ram_pages: memory.ram().len(),
             absent_pages: memory.ram().len() - memory.stored().len(),
+            dry_run: options.dry_run,
             notes: source.notes.clone(),
             ..Report::default()
         };
@@ -175,19 +219,20 @@ impl<'a> Run<'a> {
         meta: Metadata,
         output: &Arc<Output>,
         observer: &dyn Observer,
-    ) -> Result<Option<(WriteFailed, Readable)>, EngineError> {
+    ) -> Result<Option<(Ended, Readable)>, EngineError> {
+        let failed = |(failed, readable)| Ok(Some((Ended::Write(failed), readable)));
         let memory = self.source.input.memory();
         let mut writer = match Writer::begin(Arc::clone(output), meta, memory.ram()) {
             Ok(writer) => writer,
-            Err(failed) => return Ok(Some(failed)),
+            Err(e) => return failed(e),
         };
         let plan = match self.plan(writer.kept(), observer) {
             Ok(plan) => plan,
-            Err(failed) => return Ok(Some((failed, writer.readable()))),
+            Err(e) => return failed((e, writer.readable())),
         };
         match writer.select(&plan.selection) {
             Ok(()) => self.copy(&plan, writer, observer),
-            Err(failed) => Ok(Some(failed)),
+            Err(e) => failed(e),
         }
     }
 
@@ -199,6 +244,7 @@ impl<'a> Run<'a> {
                 let limits = Limits {
                     threads: self.threads(0),
                     room: self.budget.room(self.options.compression.largest(), self.fixed),
+                    stop: &self.options.stop,
                 };
                 self.stage("understand", self.started_here, 0, 0);
                 let clock = Instant::now();
@@ -211,7 +257,9 @@ impl<'a> Run<'a> {
                 Plan::keep_all(memory)
             }
         };
-        if let Some(kernel) = &self.source.kernel {
+        if let Some(kernel) = &self.source.kernel
+            && plan.stopped.is_none()
+        {
             let (rows, notes) = checks::compare(kernel, memory, &plan.classes);
             self.report.checks = rows;
             plan.notes.extend(notes);
@@ -240,24 +288,27 @@ impl<'a> Run<'a> {
         plan: &Plan<'_>,
         writer: Writer,
         observer: &dyn Observer,
-    ) -> Result<Option<(WriteFailed, Readable)>, EngineError> {
+    ) -> Result<Option<(Ended, Readable)>, EngineError> {
         let memory = self.source.input.memory();
         let clock = Instant::now();
         let threads = self.threads(plan.memory());
         self.report.threads = threads;
         let batches = Batches::new(&plan.selection, &plan.passes, (BATCH_BYTES / memory.page_size().bytes()).max(1));
         let total = plan.selection.len();
-        let (copied, writer) = copy(memory, batches, total, writer, self.options.compression, threads, observer)?;
+        let how = Copying { choice: self.options.compression, threads, stop: &self.options.stop };
+        let (copied, writer) = copy(memory, batches, total, writer, how, observer)?;
         self.account(&copied);
         self.report.unreadable_pages += plan.selection.lost();
         self.stage("copy pages", clock, copied.pages, copied.bytes_in);
-        match (copied.failed, writer) {
+        let stopped = copied.stopped.or(plan.stopped);
+        let failed = match (copied.failed, writer) {
             (None, Some(writer)) => {
-                let complete = self.source.missing.is_none() && self.report.unreadable_pages == 0;
-                Ok(writer.finish(complete).err().map(|failed| (failed, Readable(true))))
+                let complete = stopped.is_none() && self.source.missing.is_none() && self.report.unreadable_pages == 0;
+                writer.finish(complete).err()
             }
-            (failed, _) => Ok(failed.map(|failed| (failed, Readable(true)))),
-        }
+            (failed, _) => failed,
+        };
+        Ok(failed.map(Ended::Write).or(stopped.map(Ended::Stopped)).map(|ended| (ended, Readable(true))))
     }
 
     fn account(&mut self, copied: &Copied) {
@@ -286,6 +337,7 @@ impl<'a> Run<'a> {
 
     fn finish(mut self, output: &Output) -> Report {
         self.report.bytes_out = output.written();
+        self.report.file_bytes = output.len();
         self.report.seconds = self.started.elapsed().as_secs_f64();
         self.report.peak_memory = peak_memory();
         self.report.memory_budget = self.budget.bytes;

@@ -1,6 +1,6 @@
 //! What can go wrong in a run.
 
-use crate::Report;
+use crate::{Report, StopReason};
 use coresift_format::FormatError;
 use coresift_format::codec::CodecError;
 use coresift_kernel::KernelError;
@@ -42,12 +42,28 @@ pub enum EngineError {
         /// What the system said.
         error: io::Error,
     },
-    /// The target is full.
-    #[error("no space left on {path}: {what}", path = path.display(), what = full(*readable, report, *kept))]
+    /// The target is full, or the size limit was reached.
+    #[error("{full} {path}: {what}", full = full(*limit), path = path.display(), what = pages(*readable, report, *kept))]
     NoSpace {
         /// The target.
         path: PathBuf,
+        /// The size limit, if that is what was reached.
+        limit: Option<u64>,
         /// Pages that were to be written.
+        kept: u64,
+        /// Whether what was written is a readable dump, marked incomplete.
+        readable: bool,
+        /// What was done.
+        report: Box<Report>,
+    },
+    /// The run was told to end before it was done.
+    #[error("{why} ended the dump in {path} early: {what}", path = path.display(), what = pages(*readable, report, *kept))]
+    Stopped {
+        /// The target.
+        path: PathBuf,
+        /// What ended it.
+        why: StopReason,
+        /// Pages that were to be written, as far as that was known.
         kept: u64,
         /// Whether what was written is a readable dump, marked incomplete.
         readable: bool,
@@ -107,12 +123,31 @@ fn left(readable: bool) -> &'static str {
     if readable { "what was written is marked incomplete and can be read" } else { "nothing readable was written" }
 }
 
-fn full(readable: bool, report: &Report, kept: u64) -> String {
-    if readable && kept == 0 {
-        format!("there was room for the headers only; {}", left(readable))
-    } else if readable {
-        format!("{} of {kept} pages were written; {}", report.kept_pages, left(readable))
+fn full(limit: Option<u64>) -> String {
+    match limit {
+        Some(bytes) => format!("the size limit of {bytes} bytes was reached in"),
+        None => "no space left on".to_owned(),
+    }
+}
+
+fn pages(readable: bool, report: &Report, kept: u64) -> String {
+    let (were, left) = if report.dry_run {
+        (
+            "would be",
+            if readable {
+                "the file would be marked incomplete and readable"
+            } else {
+                "nothing readable would be written"
+            },
+        )
     } else {
-        left(readable).to_owned()
+        ("were", left(readable))
+    };
+    if readable && kept == 0 {
+        format!("there {} room for the headers only; {left}", if report.dry_run { "would be" } else { "was" })
+    } else if readable {
+        format!("{} of {kept} pages {were} written; {left}", report.kept_pages)
+    } else {
+        left.to_owned()
     }
 }

@@ -37,6 +37,8 @@ pub struct Merge<'a> {
     waiting: BTreeMap<u64, Decided>,
     /// Threads that stopped until those before them have caught up.
     pub stopped: usize,
+    /// A chunk that is waited for will never come: its thread panicked.
+    pub given_up: bool,
     /// Number of the chunk behind the last one taken.
     end: u64,
     keep: PageSetBuilder,
@@ -58,6 +60,7 @@ impl<'a> Merge<'a> {
             next: 0,
             waiting: BTreeMap::new(),
             stopped: 0,
+            given_up: false,
             end: 0,
             keep: PageSetBuilder::default(),
             slab: PageSetBuilder::default(),

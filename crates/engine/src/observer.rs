@@ -18,6 +18,8 @@ pub enum Event {
     Retry {
         /// The level of the next attempt.
         level: DumpLevel,
+        /// The size limit that was reached; `None` where the target had no more room.
+        limit: Option<u64>,
     },
     /// The input was filtered before, so that the level recorded is higher than the one asked for.
     LevelRaised {

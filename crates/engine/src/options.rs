@@ -1,6 +1,7 @@
 //! What a user asks for.
 
 use crate::auto::{LADDER, START};
+use crate::stop::Stop;
 use coresift_format::codec::{Codec, Compression, CompressionError};
 use coresift_kernel::{ClassSet, DumpLevel};
 use std::fmt;
@@ -22,6 +23,10 @@ pub struct DumpOptions {
     pub force: bool,
     /// Do everything but write.
     pub dry_run: bool,
+    /// Bytes the file may have at the most.
+    pub limit: Option<u64>,
+    /// What ends the run before it is done.
+    pub stop: Stop,
     /// Map the input where it allows that; otherwise read it.
     pub map_input: bool,
 }

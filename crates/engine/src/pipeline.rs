@@ -11,14 +11,15 @@ use crate::dedup::{Known, LAG, Recent};
 use crate::lock::Lock;
 use crate::observer::{Observer, Stage};
 use crate::options::Choice;
+use crate::stop::{Stop, StopReason};
 use crate::target::WriteFailed;
 use crate::worker::{Batch, Stored, Worker};
 use crate::writer::Writer;
 use coresift_format::codec::{Codec, CodecError, Compression};
 use coresift_format::{Pfn, PhysicalMemory};
 use std::collections::VecDeque;
-use std::sync::Condvar;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Batch buffers a thread accounts for: one being filled, one waiting to be written.
@@ -60,8 +61,10 @@ pub struct Copied {
     pub lost_count: u64,
     /// Where the codec was chosen while running: how many batches each got.
     pub chosen: Vec<(Compression, u64)>,
-    /// Why it ended early.
+    /// What ended it early, if a write did,
     pub failed: Option<WriteFailed>,
+    /// or if it was told to end.
+    pub stopped: Option<StopReason>,
 }
 
 /// Lost pages that are remembered one by one.
@@ -104,11 +107,24 @@ struct Pipeline<'a> {
     /// Each so many free buffers one waiting thread is woken: woken for each, it would sleep again after one batch.
     wake_at: usize,
     total: u64,
+    stop: &'a Stop,
+    stopped: OnceLock<StopReason>,
     observer: &'a dyn Observer,
 }
 
-/// Copies all pages of `batches` (`total` in number) from `memory` to `writer` with `threads` threads. Returns what was done,
-/// and the writer, which is to be finished unless the copy failed.
+/// How to copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Copying<'a> {
+    /// How pages are compressed.
+    pub choice: Choice,
+    /// Threads.
+    pub threads: usize,
+    /// What ends the copy before it is done.
+    pub stop: &'a Stop,
+}
+
+/// Copies all pages of `batches` (`total` in number) from `memory` to `writer`. Returns what was done, and the writer, which is to be
+/// finished unless a write failed.
 ///
 /// # Errors
 /// The codec cannot be set up.
@@ -117,10 +133,10 @@ pub fn copy(
     batches: Batches<'_>,
     total: u64,
     writer: Writer,
-    choice: Choice,
-    threads: usize,
+    how: Copying<'_>,
     observer: &dyn Observer,
 ) -> Result<(Copied, Option<Writer>), CodecError> {
+    let Copying { choice, threads, stop } = how;
     let known = Known::new(memory.page_size());
     // One that can be set up says that the codec works; the threads make their own.
     let (ladder, start) = (choice.ladder(), choice.start());
@@ -147,6 +163,8 @@ pub fn copy(
         changed: Condvar::new(),
         wake_at: (buffers / 8).max(2),
         total,
+        stop,
+        stopped: OnceLock::new(),
         observer,
     };
     std::thread::scope(|scope| {
@@ -161,22 +179,38 @@ pub fn copy(
         }
         pipeline.work(first);
     });
+    let stopped = pipeline.stopped.into_inner();
     let ring = pipeline.ring.into_inner();
     let Some(mut ordered) = ring.ordered else { return Ok((Copied::default(), None)) };
     if let Some(controller) = ordered.controller {
         ordered.copied.chosen = ladder.iter().copied().zip(controller.batches).collect();
     }
+    ordered.copied.stopped = stopped;
     Ok((ordered.copied, Some(ordered.writer)))
 }
 
 impl Pipeline<'_> {
     fn work(&self, mut worker: Worker<'_>) {
+        let _told = TellPanic(self);
         while let Some(mut batch) = self.buffer() {
-            let claimed = self.batches.hold().next(&mut batch.runs);
-            let Some(number) = claimed else { return self.close() };
+            let Some(number) = self.claim(&mut batch) else { return self.close() };
             worker.fill(&mut batch, number, self.rung.load(Ordering::Relaxed));
             self.hand_in(number, batch);
         }
+    }
+
+    /// The number of the next batch, whose runs get into `batch`; `None` when there are no more, or the copy is told to end.
+    fn claim(&self, batch: &mut Batch) -> Option<u64> {
+        let mut batches = self.batches.hold();
+        let number = batches.next(&mut batch.runs)?;
+        batch.essential = batches.essential();
+        drop(batches);
+        self.goes_on(batch).then_some(number)
+    }
+
+    /// Whether nobody says that the copy ends before `batch`.
+    fn goes_on(&self, batch: &Batch) -> bool {
+        self.stop.copying(batch.essential).map(|reason| self.stopped.set(reason)).is_none()
     }
 
     /// Tells those that wait for a buffer that there is nothing left to fill it with.
@@ -210,6 +244,12 @@ impl Pipeline<'_> {
         let Some(mut ordered) = ring.ordered.take() else { return };
         while let Some((number, batch)) = ring.take_next() {
             drop(ring);
+            // What is claimed already could take long to write.
+            if !self.goes_on(&batch) {
+                ring = self.ring.hold();
+                ring.failed = true;
+                break;
+            }
             ordered.write(&batch, number, self.known);
             let done = ordered.copied.pages + ordered.copied.lost_count;
             if let Some(rung) = ordered.choose(&batch, self.total.saturating_sub(done)) {
@@ -231,6 +271,18 @@ impl Pipeline<'_> {
         drop(ring);
         for _ in 0..wake {
             self.changed.notify_one();
+        }
+    }
+}
+
+/// Lets the other threads go when this one panics: they would wait for its batch.
+struct TellPanic<'a, 'p>(&'a Pipeline<'p>);
+
+impl Drop for TellPanic<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.ring.hold().failed = true;
+            self.0.changed.notify_all();
         }
     }
 }

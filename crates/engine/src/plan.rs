@@ -1,15 +1,16 @@
 //! Which pages to keep, and in what order they are written.
 
-use crate::batches::Pass;
+use crate::batches::{Pass, essentials};
 use crate::bitmap::Bitmap;
 use crate::observer::Observer;
 use crate::report::{ClassRow, GuardRow};
 use crate::scan::{Limits, Memory, Scan, Tally};
 use crate::selection::Selection;
+use crate::stop::StopReason;
 use crate::target::WriteFailed;
-use coresift_format::{ChunkBits, PageSet, PageSetBuilder, PhysicalMemory};
+use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
 use coresift_kernel::protected::{self, Protected};
-use coresift_kernel::{ClassSet, Kernel, Oddity, PageClass, anchors, nodes};
+use coresift_kernel::{ClassSet, Kernel, Oddity, PageClass, anchors, is_poisoned, nodes};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
@@ -26,6 +27,8 @@ pub struct Plan<'a> {
     pub guard: Vec<GuardRow>,
     /// Bytes of memory map read.
     pub bytes_in: u64,
+    /// Why it has no more than what a debugger needs to open the dump at all.
+    pub stopped: Option<StopReason>,
     /// Things a user should know.
     pub notes: Vec<String>,
 }
@@ -59,6 +62,7 @@ impl<'a> Plan<'a> {
             classes: Vec::new(),
             guard: Vec::new(),
             bytes_in: 0,
+            stopped: None,
             notes: Vec::new(),
         }
     }
@@ -69,18 +73,25 @@ impl<'a> Plan<'a> {
     /// `bitmap`, the output's 2nd, cannot be written.
     pub fn filter(
         prepared: Prepared<'a>,
-        limits: Limits,
+        limits: Limits<'_>,
         bitmap: Bitmap,
         observer: &dyn Observer,
     ) -> Result<Self, WriteFailed> {
         let Prepared { scan, passes, notes } = prepared;
         let scanned = scan.run(limits, &bitmap, observer)?;
+        if let Some(reason) = scanned.stopped {
+            for later in &scanned.later {
+                bitmap.write(later.chunk, &ChunkBits::default())?;
+            }
+            return Ok(Self::essentials(&scan, passes, scanned.tally.bytes, reason, notes));
+        }
         let mut plan = Self {
             selection: Selection::default(),
             passes,
             classes: class_rows(&scanned.tally, &scan),
             guard: guard_rows(&scanned.tally, &scan),
             bytes_in: scanned.tally.bytes,
+            stopped: None,
             notes,
         };
         plan.notes.extend(oddities(&scanned.tally));
@@ -89,6 +100,52 @@ impl<'a> Plan<'a> {
             plan.selection = plan.selection.with_later(scanned.later, scan, bitmap);
         }
         Ok(plan)
+    }
+
+    /// The plan of a scan that was given up: what a debugger needs to open the dump at all, known before the scan. Poisoned pages are
+    /// left out; what else a page is was not looked at.
+    fn essentials(
+        scan: &Scan<'a>,
+        passes: Vec<Pass>,
+        bytes_in: u64,
+        reason: StopReason,
+        mut notes: Vec<String>,
+    ) -> Self {
+        let mut reader = scan.kernel.reader(scan.memory.0);
+        let stored = scan.memory.0.stored();
+        let mut keep = PageSetBuilder::default();
+        let (mut bits, mut more) = (ChunkBits::default(), ChunkBits::default());
+        let chunks: BTreeSet<u64> = essentials(&passes).flat_map(PageSet::chunks).collect();
+        for chunk in chunks {
+            bits.clear();
+            for set in essentials(&passes) {
+                set.copy_chunk(chunk, &mut more);
+                bits.unite(&more);
+            }
+            stored.copy_chunk(chunk, &mut more);
+            bits.intersect(&more);
+            let mut at = 0;
+            while let Some((start, end)) = bits.next_run(at) {
+                let pfn = |index| Pfn((chunk << CHUNK_SHIFT) + index);
+                (start..end)
+                    .filter(|index| is_poisoned(scan.kernel, &mut reader, pfn(*index)))
+                    .for_each(|index| bits.unset(index, index + 1));
+                at = end;
+            }
+            keep.push(chunk, &bits);
+        }
+        notes.push(format!(
+            "{reason} came while the pages were being found: only those that a debugger needs to open the dump are kept"
+        ));
+        Self {
+            selection: Selection::new(Cow::Owned(keep.finish()), PageSet::default(), PageSet::default()),
+            passes,
+            classes: Vec::new(),
+            guard: Vec::new(),
+            bytes_in,
+            stopped: Some(reason),
+            notes,
+        }
     }
 
     /// Memory the page sets occupy, in bytes.

@@ -56,8 +56,16 @@ pub struct Report {
     pub peak_memory: u64,
     /// The memory budget in bytes.
     pub memory_budget: u64,
+    /// Size of the file, in bytes.
+    pub file_bytes: u64,
+    /// Whether nothing was written: all of this is what a run would do.
+    pub dry_run: bool,
     /// Whether the file holds all it should.
     pub complete: bool,
+    /// What ended the run early.
+    pub ended: Option<String>,
+    /// Attempts whose dump did not fit, made before this one.
+    pub attempts: Vec<AttemptRow>,
     /// Things a user should know: evidence that was missing, options that did not apply.
     pub notes: Vec<String>,
 }
@@ -74,6 +82,25 @@ impl Report {
     pub fn excluded(&self, class: PageClass) -> u64 {
         self.classes.iter().find(|row| row.name == class.name() && row.excluded).map_or(0, |row| row.excluded_pages)
     }
+}
+
+/// One attempt whose dump did not fit the target.
+#[derive(Clone, Debug, Serialize)]
+pub struct AttemptRow {
+    /// Its dump level.
+    pub level: u8,
+    /// Why it ended.
+    pub ended: String,
+    /// Pages that were to be written.
+    pub pages: u64,
+    /// Pages that were.
+    pub kept_pages: u64,
+    /// Size the file had then, in bytes.
+    pub file_bytes: u64,
+    /// Bytes passed to write.
+    pub bytes_out: u64,
+    /// Wall time in seconds.
+    pub seconds: f64,
 }
 
 /// One codec that `auto` chose.

@@ -9,12 +9,13 @@ use crate::decide::Decider;
 use crate::merge::{Decided, Merge};
 use crate::observer::{Observer, Stage};
 use crate::selection::Later;
+use crate::stop::{Stop, StopReason};
 use crate::target::WriteFailed;
 use coresift_format::{CHUNK_SHIFT, PageSet, Pfn, PhysicalMemory};
 use coresift_kernel::protected::Protected;
 use coresift_kernel::{ClassSet, Kernel, Oddity, PageClass, Scanner};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What is to be scanned, and what to leave out.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub struct Scanned {
     pub later: Vec<Later>,
     /// Numbers of pages.
     pub tally: Tally,
+    /// Why it was given up before its end; what it found is then only a part.
+    pub stopped: Option<StopReason>,
 }
 
 /// Numbers of pages that a scan comes across.
@@ -125,11 +128,13 @@ impl Counts {
 
 /// What a scan may use.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct Limits<'a> {
     /// Threads.
     pub threads: usize,
     /// Bytes of page sets; what each chunk costs at least comes on top.
     pub room: usize,
+    /// What ends the scan before it is done.
+    pub stop: &'a Stop,
 }
 
 impl<'a> Scan<'a> {
@@ -137,7 +142,7 @@ impl<'a> Scan<'a> {
     ///
     /// # Errors
     /// The bitmap cannot be written.
-    pub fn run(&self, limits: Limits, bitmap: &Bitmap, observer: &dyn Observer) -> Result<Scanned, WriteFailed> {
+    pub fn run(&self, limits: Limits<'_>, bitmap: &Bitmap, observer: &dyn Observer) -> Result<Scanned, WriteFailed> {
         let chunks = Chunks::of(self.kernel);
         let shared = Shared {
             scan: self,
@@ -146,6 +151,7 @@ impl<'a> Scan<'a> {
             next: AtomicU64::new(0),
             merge: Mutex::new(Merge::new(self.memory.0.stored(), limits.room, bitmap)),
             caught_up: Condvar::new(),
+            stop: limits.stop,
             observer,
         };
         std::thread::scope(|scope| {
@@ -236,6 +242,7 @@ struct Shared<'a, 'm> {
     merge: Mutex<Merge<'m>>,
     caught_up: Condvar,
     total: u64,
+    stop: &'a Stop,
     observer: &'a dyn Observer,
 }
 
@@ -243,18 +250,24 @@ impl Shared<'_, '_> {
     fn work(&self) {
         let mut scanner = self.scan.scanner();
         let mut decider = Decider::default();
+        let _told = TellPanic(self);
         loop {
+            // Before the claim: what is claimed is waited for.
+            if let Some(reason) = self.stop.scanning() {
+                self.merge().scanned.stopped = Some(reason);
+                break;
+            }
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(chunk) = self.chunks.get(index) else { break };
             self.scan.decide(chunk, &mut scanner, &mut decider);
             let decided = Decided::new(chunk, &decider.kinds);
-            let mut merge = self.merge.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut merge = self.merge();
             let failed = merge.take(index, decided);
             if merge.stopped > 0 && !merge.is_ahead() {
                 self.caught_up.notify_all();
             }
             // Whoever has the chunk that all wait for does not stop: it is next.
-            while merge.is_ahead() {
+            while merge.is_ahead() && !merge.given_up {
                 merge.stopped += 1;
                 merge = self.caught_up.wait(merge).unwrap_or_else(PoisonError::into_inner);
                 merge.stopped -= 1;
@@ -266,6 +279,24 @@ impl Shared<'_, '_> {
             }
             self.observer.progress(Stage::FindPages, done << CHUNK_SHIFT, self.total);
         }
-        self.merge.lock().unwrap_or_else(PoisonError::into_inner).scanned.tally.add(&decider.tally);
+        self.merge().scanned.tally.add(&decider.tally);
+    }
+}
+
+impl<'m> Shared<'_, 'm> {
+    fn merge(&self) -> MutexGuard<'_, Merge<'m>> {
+        self.merge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets the other threads go when this one panics: they would wait for its chunk.
+struct TellPanic<'a, 's, 'm>(&'a Shared<'s, 'm>);
+
+impl Drop for TellPanic<'_, '_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.merge().given_up = true;
+            self.0.caught_up.notify_all();
+        }
     }
 }

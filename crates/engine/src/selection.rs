@@ -182,6 +182,7 @@ mod tests {
     use crate::observer::Silent;
     use crate::plan::{Plan, Prepared};
     use crate::scan::Limits;
+    use crate::stop::Stop;
     use crate::target::Output;
     use coresift_format::Input;
     use coresift_kernel::{ClassSet, Kernel};
@@ -216,7 +217,8 @@ mod tests {
                 let output = Arc::new(Output::open(&path, true, name == "nothing").unwrap());
                 output.empty(1 << 20).unwrap();
                 let bitmap = Bitmap::new(output, 4096, input.memory().max_pfn());
-                let limits = Limits { threads: 3, room };
+                let stop = Stop::default();
+                let limits = Limits { threads: 3, room, stop: &stop };
                 Plan::filter(Prepared::new(&kernel, input.memory(), excluded), limits, bitmap, &Silent).unwrap()
             };
             let batches = |plan: &Plan<'_>| {
@@ -248,7 +250,8 @@ mod tests {
         output.empty(1 << 20).unwrap();
         let bitmap = Bitmap::new(Arc::clone(&output), 0, input.memory().max_pfn());
         let prepared = Prepared::new(&kernel, input.memory(), ClassSet::SELECTABLE);
-        let plan = Plan::filter(prepared, Limits { threads: 1, room: 0 }, bitmap, &Silent).unwrap();
+        let plan =
+            Plan::filter(prepared, Limits { threads: 1, room: 0, stop: &Stop::default() }, bitmap, &Silent).unwrap();
         output.write_at(&[0xff; 4096], 4096).unwrap();
         let mut batches = Batches::new(&plan.selection, &plan.passes, 64);
         let (mut runs, mut seen) = (Vec::new(), 0);

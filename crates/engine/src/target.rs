@@ -13,7 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct Output {
     kind: Kind,
+    /// Bytes the file may have at the most.
+    limit: Option<u64>,
     written: AtomicU64,
+    /// One more than the last byte that was written or reserved.
+    len: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -36,7 +40,18 @@ pub struct WriteFailed {
     pub error: io::Error,
 }
 
+/// The error of a write beyond the limit that the user set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the size limit of {0} bytes was reached")]
+struct LimitReached(u64);
+
 impl WriteFailed {
+    /// The limit that the user set, if that is what was reached.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        self.error.get_ref().and_then(|e| e.downcast_ref::<LimitReached>()).map(|reached| reached.0)
+    }
+
     /// Whether the target is full: no space, quota or size limit reached, end of the device.
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -75,7 +90,7 @@ impl Output {
         let existing = rustix::fs::stat(path).ok();
         let is = |kind| existing.as_ref().is_some_and(|s| FileType::from_raw_mode(s.st_mode) == kind);
         if dry_run || is(FileType::CharacterDevice) {
-            return Ok(Self { kind: Kind::Nothing, written: AtomicU64::new(0) });
+            return Ok(Self::new(Kind::Nothing));
         }
         let block = is(FileType::BlockDevice);
         let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -85,7 +100,34 @@ impl Output {
         let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
         let file: File = opened.map_err(|e| EngineError::TargetOpen { path: path.to_owned(), error: e.into() })?.into();
         let kind = if block { Kind::Block(file) } else { Kind::Regular(file) };
-        Ok(Self { kind, written: AtomicU64::new(0) })
+        Ok(Self::new(kind))
+    }
+
+    const fn new(kind: Kind) -> Self {
+        Self { kind, limit: None, written: AtomicU64::new(0), len: AtomicU64::new(0) }
+    }
+
+    /// The same, which takes no more than `limit` bytes.
+    #[must_use]
+    pub fn with_limit(self, limit: Option<u64>) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// How many of the `len` bytes at `offset` the limit allows, and the error if these are not all.
+    fn allowed(&self, offset: u64, len: u64) -> (u64, Option<io::Error>) {
+        match self.limit {
+            Some(limit) if offset.saturating_add(len) > limit => {
+                let error = io::Error::new(io::ErrorKind::FileTooLarge, LimitReached(limit));
+                (limit.saturating_sub(offset), Some(error))
+            }
+            _ => (len, None),
+        }
+    }
+
+    /// The size of the file, in bytes; of a dry run, that which it would have.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
     }
 
     /// Bytes written since the target was last emptied, rewritten headers counted each time.
@@ -99,12 +141,13 @@ impl Output {
         self.written.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Free bytes of the file system a file is on.
+    /// Bytes that can be written at `end`, as far as is known: free ones of the file system a file is on, and what the limit leaves.
     #[must_use]
-    pub fn room(&self) -> Option<u64> {
-        let Kind::Regular(file) = &self.kind else { return None };
-        let stat = rustix::fs::fstatvfs(file).ok()?;
-        stat.f_bavail.checked_mul(stat.f_frsize)
+    pub fn room(&self, end: u64) -> Option<u64> {
+        let limit = self.limit.map(|limit| limit.saturating_sub(end));
+        let Kind::Regular(file) = &self.kind else { return limit };
+        let free = rustix::fs::fstatvfs(file).ok().and_then(|stat| stat.f_bavail.checked_mul(stat.f_frsize));
+        limit.into_iter().chain(free).min()
     }
 
     /// Empties the target, and makes `0..len` read as zeros. On a file that takes no space yet.
@@ -113,16 +156,26 @@ impl Output {
     /// The target is full or cannot be written.
     pub fn empty(&self, len: u64) -> Result<(), WriteFailed> {
         self.written.store(0, Ordering::Relaxed);
-        match &self.kind {
-            Kind::Nothing => Ok(()),
-            Kind::Regular(file) => file.set_len(0).and_then(|()| file.set_len(len)).map_err(|error| WriteFailed {
-                done: 0,
-                offset: len,
-                error,
-            }),
-            // Old content may be anywhere; the old dump's header goes first.
-            Kind::Block(_) => self.fill(0, len),
+        self.len.store(0, Ordering::Relaxed);
+        let failed = |error| WriteFailed { done: 0, offset: len, error };
+        if let Kind::Regular(file) = &self.kind {
+            file.set_len(0).map_err(failed)?;
         }
+        if let (_, Some(error)) = self.allowed(0, len) {
+            return Err(failed(error));
+        }
+        match &self.kind {
+            Kind::Nothing => {}
+            Kind::Regular(file) => file.set_len(len).map_err(failed)?,
+            // Old content may be anywhere; the old dump's header goes first.
+            Kind::Block(_) => return self.fill(0, len),
+        }
+        self.reach(len);
+        Ok(())
+    }
+
+    fn reach(&self, end: u64) {
+        self.len.fetch_max(end, Ordering::Relaxed);
     }
 
     /// Makes `from..to` read as zeros, and makes sure that it has its space, so that writing there later cannot fail for lack of it.
@@ -131,13 +184,23 @@ impl Output {
     /// # Errors
     /// The target is full or cannot be written.
     pub fn reserve(&self, from: u64, to: u64) -> Result<(), WriteFailed> {
+        let len = to.saturating_sub(from);
+        if let (_, Some(error)) = self.allowed(from, len) {
+            return Err(WriteFailed { done: 0, offset: from, error });
+        }
         let file = match &self.kind {
-            Kind::Nothing => return Ok(()),
+            Kind::Nothing => {
+                self.reach(to);
+                return Ok(());
+            }
             Kind::Block(_) => return self.fill(from, to),
             Kind::Regular(file) => file,
         };
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to.saturating_sub(from)) {
-            Ok(()) => Ok(()),
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), from, len) {
+            Ok(()) => {
+                self.reach(to);
+                Ok(())
+            }
             Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
                 Err(WriteFailed { done: 0, offset: from, error: e.into() })
             }
@@ -168,8 +231,19 @@ impl Output {
     /// # Errors
     /// How much was written before the failure, and what the system said.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), WriteFailed> {
+        let (allowed, refused) = self.allowed(offset, bytes.len() as u64);
+        let bytes = bytes.get(..allowed as usize).unwrap_or(bytes);
+        self.write_all(bytes, offset)?;
+        match refused {
+            Some(error) => Err(WriteFailed { done: bytes.len(), offset, error }),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Self::write_at`], without a limit.
+    fn write_all(&self, bytes: &[u8], offset: u64) -> Result<(), WriteFailed> {
         let (Kind::Regular(file) | Kind::Block(file)) = &self.kind else {
-            self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            self.wrote(bytes.len(), offset);
             return Ok(());
         };
         let mut done = 0;
@@ -180,14 +254,21 @@ impl Output {
                     return Err(WriteFailed { done, offset, error });
                 }
                 Ok(n) => {
+                    self.wrote(n, offset + done as u64);
                     done += n;
-                    self.written.fetch_add(n as u64, Ordering::Relaxed);
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(WriteFailed { done, offset, error }),
             }
         }
         Ok(())
+    }
+
+    fn wrote(&self, bytes: usize, offset: u64) {
+        if bytes > 0 {
+            self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+            self.reach(offset + bytes as u64);
+        }
     }
 
     /// Reads back what was written at `offset`; false, and zeros, where nothing can be read back.

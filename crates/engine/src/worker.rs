@@ -31,6 +31,8 @@ pub enum Stored {
 pub struct Batch {
     /// Its pages.
     pub runs: Vec<Run>,
+    /// Whether a debugger needs them to open the dump at all.
+    pub essential: bool,
     /// How each is stored.
     pub pages: Vec<Stored>,
     /// The tag of each page that is [`Stored::Data`].
@@ -78,6 +80,8 @@ pub struct Worker<'a> {
     ladder: &'a [Compression],
     rung: usize,
     compressor: Compressor,
+    /// Rungs whose codec could not be set up, a bit each: asked for again, each batch would try in vain.
+    refused: u32,
     flags: u32,
     page: PageSize,
     known: &'a Known,
@@ -100,16 +104,20 @@ impl<'a> Worker<'a> {
         let compression = ladder.get(rung).copied().unwrap_or(Codec::None.into());
         let compressor = Compressor::new(compression, page)?;
         let flags = compression.codec.flag();
-        Ok(Self { view: memory.view(), ladder, rung, compressor, flags, page, known, input: Vec::new() })
+        Ok(Self { view: memory.view(), ladder, rung, compressor, refused: 0, flags, page, known, input: Vec::new() })
     }
 
     /// Compresses as `rung` of the ladder says from now on; as before where its codec cannot be set up.
     fn change(&mut self, rung: usize) {
-        if rung != self.rung
-            && let Some(compression) = self.ladder.get(rung)
-            && let Ok(compressor) = Compressor::new(*compression, self.page)
-        {
-            (self.rung, self.compressor, self.flags) = (rung, compressor, compression.codec.flag());
+        if rung == self.rung || self.refused & 1 << rung != 0 {
+            return;
+        }
+        let Some(compression) = self.ladder.get(rung) else { return };
+        match Compressor::new(*compression, self.page) {
+            Ok(compressor) => {
+                (self.rung, self.compressor, self.flags) = (rung, compressor, compression.codec.flag());
+            }
+            Err(_) => self.refused |= 1 << rung,
         }
     }
 

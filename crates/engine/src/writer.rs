@@ -142,7 +142,7 @@ impl Writer {
     /// Free bytes of the target, where that is known.
     #[must_use]
     pub fn room(&self) -> Option<u64> {
-        self.output.room()
+        self.output.room(self.end)
     }
 
     /// Writes what is left, waits until it is on the medium, and takes the mark of an incomplete file away if the file is

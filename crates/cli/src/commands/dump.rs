@@ -2,11 +2,12 @@
 
 use crate::exit::{self, Exit};
 use crate::size::Size;
-use crate::{cause, output, progress, report};
-use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Target};
+use crate::{cause, output, progress, report, signals};
+use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Stop, Target};
 use coresift_kernel::{ClassSet, DumpLevel};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Make a small dump of a crashed machine's memory
 ///
@@ -42,6 +43,17 @@ pub struct Args {
     /// Memory to stay within, as 512M [default: a part of what is available]
     #[arg(long, value_name = "SIZE")]
     max_memory: Option<Size>,
+    /// Write at most so many bytes; a dump that needs more is cut short, the most
+    /// useful pages first
+    #[arg(long, value_name = "SIZE", verbatim_doc_comment)]
+    limit: Option<Size>,
+    /// End after so many seconds, with what is written by then; the last quarter
+    /// of them (at most 10) is kept for the pages a debugger needs first
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, verbatim_doc_comment)]
+    deadline: Option<Duration>,
+    /// Write nothing; tell what a run would do, and whether it would fit
+    #[arg(long)]
+    dry_run: bool,
     /// Overwrite OUT when it exists
     #[arg(short, long)]
     force: bool,
@@ -67,11 +79,17 @@ Examples:
   coresift dump -d 11,31 --compress lzo /proc/vmcore /var/crash/vmcore
   coresift dump --exclude zero,free --compress zstd:9 vmcore small
   coresift dump --keep hugetlb --json vmcore small > report.json
+  coresift dump --limit 2G --deadline 120 /proc/vmcore /var/crash/vmcore
 
 {exit}",
         selectable = ClassSet::SELECTABLE,
         exit = exit::HELP
     )
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| "a time is a number of seconds, as 90 or 0.5".into())
 }
 
 fn level(text: &str) -> Result<DumpLevel, String> {
@@ -94,7 +112,9 @@ impl Args {
             threads: self.threads.map(NonZeroUsize::get),
             max_memory: self.max_memory.map(|size| size.0.get()),
             force: self.force,
-            dry_run: false,
+            dry_run: self.dry_run,
+            limit: self.limit.map(|size| size.0.get()),
+            stop: self.deadline.map_or(Stop::default(), |time| Stop::default().after(time)).on_signal(signals::watch()),
             map_input: true,
         })
     }
@@ -119,7 +139,7 @@ pub fn run(args: &Args) -> Exit {
         Err(error) => {
             output::complain_chain(cause::chain(&error), cause::advice(&error));
             match error {
-                EngineError::NoSpace { report, readable, .. } => {
+                EngineError::NoSpace { report, readable, .. } | EngineError::Stopped { report, readable, .. } => {
                     (*report, if readable { Exit::Incomplete } else { Exit::Failed })
                 }
                 EngineError::Write { readable: true, .. } => return failure(args, &error, Exit::Incomplete),

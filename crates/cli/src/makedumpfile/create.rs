@@ -5,8 +5,8 @@ use super::messages::{Class, Messages};
 use super::options::Opt;
 use super::progress::Progress;
 use super::{Stop, report};
-use crate::cause;
-use coresift_engine::{DumpOptions, EngineError, Exclusion, Report, Target};
+use crate::{cause, signals};
+use coresift_engine::{DumpOptions, EngineError, Exclusion, Report, Stop as EngineStop, Target};
 use coresift_format::codec::Codec;
 use coresift_kernel::{ClassSet, KernelError};
 use std::fs::File;
@@ -60,6 +60,8 @@ fn options(line: &CommandLine) -> DumpOptions {
         max_memory: None,
         force: line.has(Opt::Force),
         dry_run: line.has(Opt::DryRun),
+        limit: line.limit,
+        stop: EngineStop::default().on_signal(signals::watch()),
         map_input: !line.has(Opt::NonMmap),
     }
 }
@@ -88,9 +90,11 @@ fn tell_checks(report: &Report, messages: &Messages) {
     }
 }
 
-/// The line of a full target, as makedumpfile prints it: on the standard output, behind an unfinished progress line.
-pub fn no_space(path: &Path) -> String {
-    format!("\nCan't write the dump file({}). No space left on device\n", path.display())
+/// The line of a full target, or of a file that reached the `limit` of -L, as makedumpfile prints it: on the standard output, behind
+/// an unfinished progress line.
+pub fn no_space(path: &Path, limit: Option<u64>) -> String {
+    let why = limit.map_or("No space left on device".to_owned(), |bytes| format!("Size limit({bytes}) reached."));
+    format!("\nCan't write the dump file({}). {why}\n", path.display())
 }
 
 fn failed(error: &EngineError, input: &Path, messages: &Messages) {
@@ -99,8 +103,12 @@ fn failed(error: &EngineError, input: &Path, messages: &Messages) {
         messages.line(Class::Common, &format!("{} doesn't contain vmcoreinfo.", input.display()));
     }
     match error {
-        EngineError::NoSpace { path, .. } => {
-            messages.raw(Class::Common, &no_space(path));
+        EngineError::NoSpace { path, limit, .. } => {
+            messages.raw(Class::Common, &no_space(path, *limit));
+            messages.line(Class::Common, INCOMPLETE);
+        }
+        EngineError::Stopped { .. } => {
+            messages.line(Class::Error, &error.to_string());
             messages.line(Class::Common, INCOMPLETE);
         }
         other => {

@@ -26,6 +26,8 @@ pub struct CommandLine {
     pub codec: Option<Codec>,
     /// The levels of -d; empty without it.
     pub levels: Vec<DumpLevel>,
+    /// The size of -L, in bytes.
+    pub limit: Option<u64>,
     /// The threads of --num-threads: `None` without it or when it says 0.
     pub threads: Option<usize>,
     /// What a user should know about values that were read in another way than they look.
@@ -107,9 +109,10 @@ impl CommandLine {
                     self.notes.push(read_as("--message-level", value, level));
                 }
             }
-            Opt::SizeLimit if value.to_str().is_none_or(|text| text.parse::<Size>().is_err()) => {
-                return Err(invalid(messages, &format!("Limit size({}) is invalid.", value.to_string_lossy())));
-            }
+            Opt::SizeLimit => match value.to_str().and_then(|text| text.parse::<Size>().ok()) {
+                Some(size) => self.limit = Some(size.0.get()),
+                None => return Err(invalid(messages, &format!("Limit size({}) is invalid.", value.to_string_lossy()))),
+            },
             Opt::NumThreads => self.read_threads(value),
             _ => {}
         }

@@ -176,13 +176,7 @@ pub const ROWS: &[Row] = &[
         ),
         "make a DUMPFILE of the flattened format read from the standard input",
     ),
-    short(
-        Opt::SizeLimit,
-        'L',
-        Some("SIZE"),
-        NoEffect("no limit is kept yet; a target that fills up still ends as a readable dump"),
-        "write at most SIZE bytes (K, M, G, T, P, E)",
-    ),
+    short(Opt::SizeLimit, 'L', Some("SIZE"), Works, "write at most SIZE bytes (K, M, G, T, P, E)"),
     long(
         Opt::Split,
         "split",

@@ -108,8 +108,8 @@ impl Observer for Progress<'_> {
     fn event(&self, event: Event) {
         self.end();
         match event {
-            Event::Retry { level } => {
-                self.messages.raw(Class::Common, &no_space(&self.output));
+            Event::Retry { level, limit } => {
+                self.messages.raw(Class::Common, &no_space(&self.output, limit));
                 self.messages.line(Class::Common, &format!("Retry to create a dumpfile by dump_level({level})."));
             }
             Event::LevelRaised { input, recorded, .. } => self.messages.line(
@@ -191,7 +191,7 @@ mod tests {
         let level = |n| DumpLevel::new(n).unwrap();
         progress.event(Event::Note("text".into()));
         progress.event(Event::LevelRaised { asked: level(1), input: level(16), recorded: level(17) });
-        progress.event(Event::Retry { level: level(31) });
+        progress.event(Event::Retry { level: level(31), limit: None });
         assert!(err.text().ends_with(" \nmakedumpfile: note: text\n"), "{:?}", err.text());
         assert_eq!(
             out.text(),

@@ -1,7 +1,7 @@
 //! Runs of the engine, and what they should give.
 
 use crate::reader::Dump;
-use coresift_engine::{DumpOptions, EngineError, Event, Exclusion, Observer, Report, Stage, Target, dump_input};
+use coresift_engine::{DumpOptions, EngineError, Event, Exclusion, Observer, Report, Stage, Stop, Target, dump_input};
 use coresift_format::{Bytes, Input, Pfn};
 use coresift_kernel::{ClassSet, DumpLevel, Kernel, PageClass};
 use coresift_synth::Image;
@@ -33,6 +33,8 @@ pub fn options(number: u8) -> DumpOptions {
         max_memory: None,
         force: false,
         dry_run: false,
+        limit: None,
+        stop: Stop::default(),
         map_input: true,
     }
 }

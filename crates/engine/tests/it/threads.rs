@@ -149,6 +149,7 @@ fn c36_any_combination_of_options_makes_a_dump() {
                         force: dry_run,
                         dry_run,
                         map_input,
+                        ..options(0)
                     };
                     let what = format!("{options:?}");
                     let (report, bytes) = dump(source.clone(), &options);
