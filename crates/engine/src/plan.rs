@@ -9,6 +9,7 @@ use crate::selection::Selection;
 use crate::stop::StopReason;
 use crate::target::WriteFailed;
 use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
+use coresift_kernel::debugger::{self, Need, Reading};
 use coresift_kernel::protected::{self, Protected};
 use coresift_kernel::{ClassSet, Kernel, Oddity, PageClass, anchors, is_poisoned, nodes};
 use std::borrow::Cow;
@@ -155,11 +156,18 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The order of writing: what a debugger needs to open the dump at all, which is page tables, per-cpu areas, where the memory map
-/// hangs, and the kernel image, task stacks and modules; then slab, the memory map, the kernel's other pages, and all others.
+/// The order of writing: what a debugger reads to open the dump at all, with all page tables and per-cpu areas; what it reads of each
+/// task; the kernel image, task stacks and modules; then slab, the memory map, the kernel's other pages, and all others.
 fn passes(scan: &Scan<'_>) -> Vec<Pass> {
     let (kernel, memory) = (scan.kernel, scan.memory.0);
-    let mut small = anchors::find(kernel, memory);
+    let steps = debugger::walk(kernel, memory, Reading::Addresses);
+    let walked = |need: Need| {
+        let pages = steps.iter().filter(|step| step.need == need).flat_map(|step| &step.pages);
+        let mut pages: Vec<Pfn> = pages.copied().collect();
+        pages.sort_unstable();
+        PageSet::from_ranges(pages.into_iter().map(|pfn| (pfn, pfn.plus(1))))
+    };
+    let mut small = walked(Need::Open);
     let (mut image, mut memmap) = (PageSet::default(), PageSet::default());
     for kind in &scan.protected {
         let of = match kind.what {
@@ -170,7 +178,12 @@ fn passes(scan: &Scan<'_>) -> Vec<Pass> {
         *of = united(of, &kind.pages);
     }
     let vmalloc = anchors::vmalloc(kernel, memory);
-    vec![Pass::Of(small), Pass::Of(image), Pass::Of(vmalloc), Pass::Slab, Pass::Of(memmap), Pass::Kernel, Pass::Rest]
+    let tasks = walked(Need::Tasks);
+    [small, tasks, image, vmalloc]
+        .into_iter()
+        .map(Pass::Of)
+        .chain([Pass::Slab, Pass::Of(memmap), Pass::Kernel, Pass::Rest])
+        .collect()
 }
 
 fn class_rows(tally: &Tally, scan: &Scan<'_>) -> Vec<ClassRow> {

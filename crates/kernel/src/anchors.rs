@@ -5,7 +5,7 @@ use crate::kernel::{Kernel, START_KERNEL_MAP};
 use crate::memmap::{MapRange, MemoryModel};
 use crate::nodes;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
-use coresift_format::{PageSet, PageSize, Pfn, PhysicalMemory};
+use coresift_format::{PageSet, PageSize, PhysicalMemory};
 use std::collections::BTreeSet;
 
 /// Roots of an EXTREME array: those of 52-bit physical addresses in sections of 128 MiB, 256 to a page.
@@ -13,24 +13,6 @@ const MAX_ROOTS: u64 = 1 << 17;
 /// Page tables looked at, and pieces remembered: 16 MiB. What lies beyond is written later.
 const MAX_TABLES: usize = 1 << 16;
 const MAX_VMALLOC: usize = 1 << 20;
-
-/// The page frames of the memory sections and of the nodes. What cannot be found is left out: nothing depends on it but the order
-/// in which pages are written.
-#[must_use]
-pub fn find(kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
-    let mut reader = kernel.reader(memory);
-    let page = memory.page_size();
-    let mut pages = BTreeSet::new();
-    // Each part that is found helps.
-    let _incomplete = sections(kernel, &mut reader, page, &mut pages);
-    if let Ok(nodes) = nodes::addresses(kernel, &mut reader) {
-        let len = kernel.info.size("pglist_data").ok().flatten().unwrap_or(page.bytes() as u64);
-        for node in nodes {
-            touch(&mut reader, node, len, page, &mut pages);
-        }
-    }
-    PageSet::from_ranges(pages.into_iter().map(|pfn: Pfn| (pfn, pfn.plus(1))))
-}
 
 /// The page frames mapped by vmalloc and for modules: task stacks, module text and data, large tables. Told as what the kernel maps
 /// outside the linear map, its image and the memory map; nothing where the linear map is not found.
@@ -56,42 +38,38 @@ pub fn vmalloc(kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
     PageSet::from_ranges(pages)
 }
 
-/// The array that SYMBOL(mem_section) names and, with EXTREME, the pages of sections it points at.
-fn sections(kernel: &Kernel, reader: &mut KernelReader<'_>, page: PageSize, pages: &mut BTreeSet<Pfn>) -> Result<()> {
+/// Where the array that SYMBOL(mem_section) names lies and, with EXTREME, the pages of sections it points at: addresses and bytes.
+///
+/// # Errors
+/// VMCOREINFO has a value that makes no sense, or the array cannot be read.
+pub(crate) fn sections(
+    kernel: &Kernel,
+    reader: &mut KernelReader<'_>,
+    page: PageSize,
+) -> Result<BTreeSet<(VirtAddr, u64)>> {
+    let mut pieces = BTreeSet::new();
     let (Some(array), Some(size), Some(bits)) =
         (kernel.info.symbol("mem_section")?, kernel.info.size("mem_section")?, kernel.memmap.section_shift)
     else {
-        return Ok(());
+        return Ok(pieces);
     };
     let per_root = (page.bytes() as u64 / size).max(1);
-    if kernel.memmap.model == MemoryModel::SparseExtreme {
+    let extreme = kernel.memmap.model == MemoryModel::SparseExtreme;
+    if extreme {
         // crash reads all of it, whatever memory there is.
         let roots = kernel.info.length("mem_section")?.unwrap_or(0).min(MAX_ROOTS);
-        touch(reader, array, roots * 8, page, pages);
+        pieces.insert((array, roots * 8));
     }
     for range in kernel.memmap.ranges() {
         let sections = range.start.0 >> bits..=(range.end.0 - 1) >> bits;
-        if kernel.memmap.model == MemoryModel::SparseExtreme {
+        if extreme {
             for root in sections.start() / per_root..=sections.end() / per_root {
-                let at = VirtAddr(reader.read_u64(array.plus(root * 8))?);
-                touch(reader, at, page.bytes() as u64, page, pages);
+                pieces.insert((VirtAddr(reader.read_u64(array.plus(root * 8))?), page.bytes() as u64));
             }
         } else {
             let first = array.plus(sections.start() * size);
-            touch(reader, first, (sections.end() - sections.start() + 1) * size, page, pages);
+            pieces.insert((first, (sections.end() - sections.start() + 1) * size));
         }
     }
-    Ok(())
-}
-
-/// Adds the page frames behind `len` bytes at `addr`.
-fn touch(reader: &mut KernelReader<'_>, addr: VirtAddr, len: u64, page: PageSize, pages: &mut BTreeSet<Pfn>) {
-    let mut at = 0;
-    while at < len {
-        let here = addr.plus(at);
-        if let Ok((phys, _)) = reader.translate(here) {
-            pages.insert(phys.pfn(page));
-        }
-        at += (page.bytes() - page.offset_of(here.0)) as u64;
-    }
+    Ok(pieces)
 }

@@ -11,6 +11,7 @@ pub mod anchors;
 mod btf;
 mod class;
 mod counters;
+pub mod debugger;
 mod error;
 mod kallsyms;
 mod kernel;

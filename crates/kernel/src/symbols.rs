@@ -3,6 +3,7 @@
 
 use crate::btf::Btf;
 use crate::counters;
+use crate::debugger;
 use crate::error::{KernelError, Result};
 use crate::kallsyms::Kallsyms;
 use crate::protected;
@@ -85,7 +86,8 @@ impl Types {
 impl Symbols {
     /// What every dump needs.
     pub(crate) fn open(info: &VmcoreInfo, memory: &mut dyn VirtualMemory) -> Result<Self> {
-        Self::find(info, memory, ALWAYS)
+        let wanted: Vec<&Wanted> = ALWAYS.iter().chain(debugger::WANTED).copied().collect();
+        Self::find(info, memory, &wanted)
     }
 
     /// Looks up all that is `wanted` in the kallsyms and the BTF of the dump: one pass over each, so ask for everything at once. A name

@@ -1,0 +1,255 @@
+//! Tasks, their stacks, and the stacks the cpus have for interrupts.
+
+use super::walker::{Walker, Work};
+use crate::error::Result;
+use crate::symbols::Wanted;
+use crate::virt::VirtAddr;
+
+/// The symbols between which the first task's stack lies (include/asm-generic/vmlinux.lds.h), before and since Linux 6.10.
+const STACK_SYMBOLS: [(&str, &str); 2] =
+    [("__start_init_stack", "__end_init_stack"), ("__start_init_task", "__end_init_task")];
+/// `THREAD_SIZE` and `EXCEPTION_STKSZ` of x86-64; with KASAN both are twice that.
+const STACK: u64 = 16 << 10;
+const EXCEPTION_STACK: u64 = 8 << 10;
+/// Stacks of the interrupt stack table (`struct x86_hw_tss`) that every machine has: double fault, NMI, debug, machine check. Those of
+/// #VC, which come next, are mapped only in an SEV-ES guest.
+const IST_STACKS: u64 = 4;
+/// Slots of an xarray node (`XA_CHUNK_SIZE`), and levels that 64 bits of index make.
+const XA_SLOTS: u64 = 64;
+const XA_LEVELS: u32 = 11;
+/// Tasks that are walked. At 2 µs each they take 130 ms, of a machine whose dump takes minutes.
+const MAX_TASKS: usize = 1 << 16;
+/// `NR_MM_COUNTERS`.
+const MM_COUNTERS: u64 = 4;
+
+pub(super) const WANTED: Wanted = Wanted {
+    symbols: &[
+        "init_task",
+        "init_pid_ns",
+        "runqueues",
+        "cpu_tss_rw",
+        "hardirq_stack_ptr",
+        "pcpu_hot",
+        "__start_init_stack",
+        "__end_init_stack",
+        "__start_init_task",
+        "__end_init_task",
+    ],
+    members: &[
+        ("rq", "curr"),
+        ("rq", "idle"),
+        ("tss_struct", "x86_tss.ist"),
+        ("pcpu_hot", "hardirq_stack_ptr"),
+        ("task_struct", "stack"),
+        ("task_struct", "mm"),
+        ("task_struct", "active_mm"),
+        ("task_struct", "signal"),
+        ("task_struct", "pid_links"),
+        ("task_struct", "thread.sp"),
+        ("task_struct", "nsproxy"),
+        ("task_struct", "thread_pid"),
+        ("pid_namespace", "idr.idr_rt.xa_head"),
+        ("xa_node", "slots"),
+        ("xa_node", "shift"),
+        ("pid", "tasks"),
+        ("mm_struct", "rss_stat.counters"),
+    ],
+    sizes: &["task_struct", "mm_struct", "signal_struct", "xa_node", "pid", "rq", "percpu_counter", "nsproxy"],
+    ..Wanted::NONE
+};
+
+/// What is asked of every task, looked up once.
+#[derive(Clone, Copy)]
+struct Layout {
+    size: u64,
+    stack: u64,
+    sp: u64,
+    stack_bytes: u64,
+}
+
+impl Layout {
+    fn of(w: &Walker<'_>) -> Result<Self> {
+        let between = |(start, end): &(&'static str, &'static str)| {
+            let bytes = w.symbol(end).ok()?.0.checked_sub(w.symbol(start).ok()?.0)?;
+            (bytes.is_power_of_two() && (STACK..=STACK << 3).contains(&bytes)).then_some(bytes)
+        };
+        Ok(Self {
+            size: w.size("task_struct")?,
+            stack: w.offset("task_struct", "stack")?,
+            sp: w.offset("task_struct", "thread.sp")?,
+            stack_bytes: STACK_SYMBOLS.iter().find_map(between).unwrap_or(STACK),
+        })
+    }
+}
+
+/// The stacks of each cpu that are no task's.
+pub(super) fn interrupt_stacks(w: &mut Walker<'_>) -> Work {
+    let tss = w.symbol("cpu_tss_rw")?.plus(w.offset("tss_struct", "x86_tss.ist")?);
+    let irq = match w.symbol("hardirq_stack_ptr") {
+        Ok(at) => at,
+        // Linux 6.2 to 6.14 have it among other hot variables.
+        Err(_) => w.symbol("pcpu_hot")?.plus(w.offset("pcpu_hot", "hardirq_stack_ptr")?),
+    };
+    for cpu in w.per_cpu.clone() {
+        for stack in 0..IST_STACKS {
+            let top = w.pointer("tss_struct.ist", tss.plus(cpu).plus(stack * 8))?;
+            stack_below(w, "an exception stack", top, EXCEPTION_STACK);
+        }
+        // The pointer is to the last word but one, of an area of its own.
+        let top = w.pointer("hardirq_stack_ptr", irq.plus(cpu))?;
+        stack_below(w, "an interrupt stack", VirtAddr(top.0.next_multiple_of(4096)), STACK);
+    }
+    Ok(())
+}
+
+fn stack_below(w: &mut Walker<'_>, what: &'static str, top: VirtAddr, len: u64) {
+    if w.is_kernel(top) {
+        let base = VirtAddr(top.0.wrapping_sub(len));
+        w.need(what, base, len);
+        super::unwind::note_code(w, base, len);
+    }
+}
+
+/// What each cpu runs, and its idle task; the first task.
+pub(super) fn running(w: &mut Walker<'_>) -> Work {
+    let layout = Layout::of(w)?;
+    let first = w.symbol("init_task")?;
+    task(w, &layout, first, false);
+    let queue = w.symbol("runqueues")?;
+    let (curr, idle) = (w.offset("rq", "curr")?, w.offset("rq", "idle")?);
+    for cpu in w.per_cpu.clone() {
+        let queue = queue.plus(cpu);
+        let size = w.size("rq")?;
+        w.need("a run queue", queue, size);
+        for member in [curr, idle] {
+            let at = w.pointer("a run queue", queue.plus(member))?;
+            task(w, &layout, at, true);
+        }
+    }
+    Ok(())
+}
+
+/// All tasks: those that have a process id in the first namespace.
+pub(super) fn all(w: &mut Walker<'_>) -> Work {
+    let layout = Layout::of(w)?;
+    let pid =
+        Pid { tasks: w.offset("pid", "tasks")?, links: w.offset("task_struct", "pid_links")?, size: w.size("pid")? };
+    let head = w.symbol("init_pid_ns")?.plus(w.offset("pid_namespace", "idr.idr_rt.xa_head")?);
+    let root = w.pointer("init_pid_ns.idr", head)?;
+    let node = Node { slots: w.offset("xa_node", "slots")?, size: w.size("xa_node")? };
+    xarray(w, node, root, XA_LEVELS, &mut |w, at| {
+        w.need("struct pid", at, pid.size);
+        match w.pointer("pid.tasks", at.plus(pid.tasks)) {
+            Ok(link) if w.is_kernel(link) => task(w, &layout, VirtAddr(link.0.wrapping_sub(pid.links)), false),
+            Ok(_) => {}
+            Err(error) => w.missed(error),
+        }
+    });
+    Ok(())
+}
+
+struct Pid {
+    tasks: u64,
+    links: u64,
+    size: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    slots: u64,
+    size: u64,
+}
+
+/// Calls `each` with what an xarray holds (include/linux/xarray.h): an entry that ends in the bits 10 is a node, one that ends in 00 a
+/// pointer.
+fn xarray(
+    w: &mut Walker<'_>,
+    node: Node,
+    entry: VirtAddr,
+    levels: u32,
+    each: &mut dyn FnMut(&mut Walker<'_>, VirtAddr),
+) {
+    if !w.is_kernel(entry) || w.tasks.len() >= MAX_TASKS {
+        return;
+    }
+    match entry.0 & 3 {
+        0 => each(w, entry),
+        2 if levels > 0 => {
+            let at = VirtAddr(entry.0 - 2);
+            w.need("xa_node", at, node.size);
+            let mut slots = [0; XA_SLOTS as usize * 8];
+            if let Err(error) = w.read("xa_node.slots", at.plus(node.slots), &mut slots) {
+                w.missed(error);
+                return;
+            }
+            for slot in slots.as_chunks::<8>().0 {
+                xarray(w, node, VirtAddr(u64::from_le_bytes(*slot)), levels - 1, each);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A task, which may be on a cpu: itself, its stack, its memory's and its process's description.
+fn task(w: &mut Walker<'_>, layout: &Layout, at: VirtAddr, runs: bool) {
+    if !w.is_kernel(at) || w.tasks.len() >= MAX_TASKS || !w.tasks.insert(at) {
+        return;
+    }
+    w.need("task_struct", at, layout.size);
+    if let Err(error) = stack(w, layout, at, runs).and_then(|()| belongings(w, at)) {
+        w.missed(error);
+    }
+}
+
+/// The stack of the task `at`. One that has ended has none.
+fn stack(w: &mut Walker<'_>, layout: &Layout, at: VirtAddr, runs: bool) -> Work {
+    let base = w.pointer("task_struct.stack", at.plus(layout.stack))?;
+    if !w.is_kernel(base) {
+        return Ok(());
+    }
+    w.need("a kernel stack", base, layout.stack_bytes);
+    // What it has in use. Of a task that runs nothing tells: all of it is looked through.
+    let sp = w.pointer("task_struct.thread.sp", at.plus(layout.sp))?;
+    let used = base.plus(layout.stack_bytes).0.wrapping_sub(sp.0);
+    if runs {
+        super::unwind::note_code(w, base, layout.stack_bytes);
+    } else if used <= layout.stack_bytes {
+        super::unwind::note_code(w, sp, used);
+    }
+    Ok(())
+}
+
+fn belongings(w: &mut Walker<'_>, at: VirtAddr) -> Work {
+    for (what, member, structure) in [
+        ("mm_struct", "mm", "mm_struct"),
+        ("mm_struct", "active_mm", "mm_struct"),
+        ("signal_struct", "signal", "signal_struct"),
+        ("nsproxy", "nsproxy", "nsproxy"),
+        ("struct pid", "thread_pid", "pid"),
+    ] {
+        let (Ok(offset), Ok(size)) = (w.offset("task_struct", member), w.size(structure)) else { continue };
+        let object = w.pointer(what, at.plus(offset))?;
+        if !w.is_kernel(object) {
+            continue;
+        }
+        w.need(what, object, size);
+        if member == "mm" {
+            counters(w, object)?;
+        }
+    }
+    Ok(())
+}
+
+/// The counters of an `mm_struct` that lie per cpu (since Linux 6.2).
+fn counters(w: &mut Walker<'_>, mm: VirtAddr) -> Work {
+    let (Ok(first), Ok(size)) = (w.offset("mm_struct", "rss_stat.counters"), w.size("percpu_counter")) else {
+        return Ok(());
+    };
+    for counter in 0..MM_COUNTERS {
+        let at = w.pointer("mm_struct.rss_stat", mm.plus(first + counter * size))?;
+        for cpu in w.per_cpu.clone() {
+            w.need("mm_struct.rss_stat", at.plus(cpu), 4);
+        }
+    }
+    Ok(())
+}
