@@ -1,9 +1,10 @@
 //! What a debugger reads before anything else of the memory map: where it hangs, not what it says of pages.
 
 use crate::error::Result;
-use crate::kernel::{Kernel, START_KERNEL_MAP};
+use crate::kernel::Kernel;
 use crate::memmap::{MapRange, MemoryModel};
 use crate::nodes;
+use crate::space::START_KERNEL_MAP;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use coresift_format::{PageSet, PageSize, PhysicalMemory};
 use std::collections::BTreeSet;

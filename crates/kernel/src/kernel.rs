@@ -3,21 +3,16 @@
 use crate::error::{KernelError, Result};
 use crate::memmap::MemMap;
 use crate::page::PageRules;
-use crate::paging::{Paging, X86_64_4, X86_64_5};
+use crate::paging::Paging;
 use crate::search::find_in_memory;
+use crate::space::{AddressSpace, check_machine, image_segment};
 use crate::symbols::{Symbols, Wanted};
 use crate::version::KernelVersion;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
-use coresift_format::{Bits, Endian, Input, Machine, PageSize, PhysAddr, PhysicalMemory, Segment};
+use coresift_format::{Input, PhysAddr, PhysicalMemory};
 use std::ops::Range;
 
-/// Where the kernel image is mapped: `__START_KERNEL_map` of x86-64.
-pub const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
-/// Lowest address of the kernel's half of the address space, with 4 and with 5 levels of page tables
-/// (Documentation/arch/x86/x86_64/mm.rst).
-const KERNEL_HALF_4: VirtAddr = VirtAddr(0xffff_8000_0000_0000);
-const KERNEL_HALF_5: VirtAddr = VirtAddr(0xff00_0000_0000_0000);
 /// Length of a `struct new_utsname`: six fields of 65 bytes.
 const UTSNAME_LEN: usize = 6 * 65;
 /// Offset of `name` in `struct uts_namespace` where VMCOREINFO does not give it (before Linux 5.11): behind one int.
@@ -107,24 +102,10 @@ impl FoundInfo {
     }
 }
 
-/// Whether the dump is of an x86-64, or can be: a kdump file whose utsname was not known when it was written (makedumpfile -d 1
-/// without VMCOREINFO) does not say. Whether the memory is that of one is checked by the utsname in it.
-fn check_machine(input: &Input) -> Result<()> {
-    let nameless = input.kdump_header().is_some_and(|(header, _)| header.machine().is_empty());
-    let alike = input.bits() == Bits::B64 && input.byte_order() == Endian::Little;
-    if input.machine() == Machine::X86_64 || nameless && alike {
-        return Ok(());
-    }
-    Err(KernelError::Architecture { machine: input.machine().to_string() })
-}
-
 /// The first things found: page tables that lead to a utsname.
 struct Boot {
-    paging: Paging,
-    phys_base: u64,
+    space: AddressSpace,
     utsname: Box<[u8; UTSNAME_LEN]>,
-    base: VirtAddr,
-    notes: Vec<String>,
 }
 
 impl Kernel {
@@ -135,7 +116,7 @@ impl Kernel {
     pub fn open(input: &Input, text: &[u8]) -> Result<Self> {
         let info = VmcoreInfo::parse(text);
         let boot = Boot::find(input, &info)?;
-        let mut notes = boot.notes.clone();
+        let mut notes = boot.space.notes.clone();
         let release = boot.release();
         let version = KernelVersion::parse(&release);
         if !version.is_some_and(KernelVersion::is_known) {
@@ -154,18 +135,18 @@ impl Kernel {
         }
         let memory = input.memory();
         let memmap = {
-            let mut reader = KernelReader::new(memory, &boot.paging);
-            MemMap::find(&info, &mut reader, memory, boot.base)?
+            let mut reader = boot.space.reader(memory);
+            MemMap::find(&info, &mut reader, memory, boot.space.base)?
         };
         let rules = PageRules::compile(&info, version)?;
-        let symbols = Symbols::open(&info, &mut KernelReader::new(memory, &boot.paging));
+        let symbols = Symbols::open(&info, &mut boot.space.reader(memory));
         Ok(Self {
             utsname: boot.utsname,
             release,
             version,
-            paging: boot.paging,
-            phys_base: boot.phys_base,
-            base: boot.base,
+            paging: boot.space.paging,
+            phys_base: boot.space.phys_base,
+            base: boot.space.base,
             image: image_segment(input).map(|s| VirtAddr(s.vaddr)..VirtAddr(s.vaddr).plus(s.mem_size)),
             memmap,
             rules,
@@ -192,94 +173,14 @@ impl Kernel {
 
 impl Boot {
     fn find(input: &Input, info: &VmcoreInfo) -> Result<Self> {
-        check_machine(input)?;
-        let page_size = info.plain_decimal("PAGESIZE")?;
-        if page_size.is_some_and(|n| PageSize::new(n) != Some(PageSize::K4)) {
-            return Err(KernelError::BadValue {
-                key: "PAGESIZE".to_owned(),
-                value: info.text("PAGESIZE").unwrap_or_default().to_owned(),
-                expected: "the page size of x86-64, 4096",
-            });
-        }
-        let five = info.number("pgtable_l5_enabled")?.is_some_and(|n| n != 0);
-        let root =
-            ["init_top_pgt", "init_level4_pgt", "swapper_pg_dir"].iter().find_map(|s| info.symbol(s).transpose());
-        let root = VmcoreInfo::require(root.transpose()?, "SYMBOL(init_top_pgt)", "address translation")?;
-        let encryption = info.number("sme_mask")?.unwrap_or(0).cast_unsigned();
         let memory = input.memory();
-        let mut notes = Vec::new();
-        let mut failure = None;
-        for (source, phys_base) in Self::phys_bases(input, info)? {
-            let paging = Paging {
-                levels: if five { X86_64_5 } else { X86_64_4 },
-                root: PhysAddr(root.0.wrapping_sub(START_KERNEL_MAP).wrapping_add(phys_base)),
-                encryption,
-            };
-            let utsname = read_utsname(&mut KernelReader::new(memory, &paging), info);
-            match utsname {
-                Ok(utsname) => {
-                    if source != PhysBase::Number {
-                        notes.push(format!("phys_base {phys_base:#x} taken from {}", source.name()));
-                    }
-                    let base = if five { KERNEL_HALF_5 } else { KERNEL_HALF_4 };
-                    return Ok(Self { paging, phys_base, utsname, base, notes });
-                }
-                Err(e) => {
-                    notes.push(format!("phys_base {phys_base:#x} from {} leads nowhere: {e}", source.name()));
-                    failure.get_or_insert(e);
-                }
-            }
-        }
-        Err(failure.unwrap_or_else(|| KernelError::MissingKey {
-            key: "NUMBER(phys_base)".to_owned(),
-            purpose: "address translation (no PT_LOAD of the kernel image gives it either)",
-        }))
-    }
-
-    /// Values that phys_base may have, the best source first. VMCOREINFO's own number may be zero or negative; absent is
-    /// something else.
-    fn phys_bases(input: &Input, info: &VmcoreInfo) -> Result<Vec<(PhysBase, u64)>> {
-        let mut found = Vec::new();
-        if let Some(n) = info.number("phys_base")? {
-            found.push((PhysBase::Number, n.cast_unsigned()));
-        }
-        if let Some(s) = image_segment(input) {
-            found.push((PhysBase::Segment, s.paddr.wrapping_sub(s.vaddr - START_KERNEL_MAP)));
-        }
-        if let Some((_, sub)) = input.kdump_header() {
-            found.push((PhysBase::SubHeader, sub.phys_base));
-        }
-        found.push((PhysBase::Zero, 0));
-        Ok(found)
+        let (space, utsname) = AddressSpace::find(input, info, |space| read_utsname(&mut space.reader(memory), info))?;
+        Ok(Self { space, utsname })
     }
 
     fn release(&self) -> String {
         field(&self.utsname[..], 2)
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum PhysBase {
-    Number,
-    Segment,
-    SubHeader,
-    Zero,
-}
-
-impl PhysBase {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Number => "VMCOREINFO",
-            Self::Segment => "the program header of the kernel image",
-            Self::SubHeader => "the dump's sub header",
-            Self::Zero => "nothing better than the kernel's link address",
-        }
-    }
-}
-
-/// The program header of the kernel image.
-fn image_segment(input: &Input) -> Option<&Segment> {
-    input.segments().iter().find(|s| s.vaddr >= START_KERNEL_MAP && s.paddr != u64::MAX)
 }
 
 /// Text of a dump without what would steer a terminal or forge a line of a report.
@@ -295,7 +196,8 @@ pub fn field(utsname: &[u8], index: usize) -> String {
     printable(&String::from_utf8_lossy(raw.split(|b| *b == 0).next().unwrap_or_default()))
 }
 
-fn read_utsname(kernel: &mut KernelReader<'_>, info: &VmcoreInfo) -> Result<Box<[u8; UTSNAME_LEN]>> {
+/// The utsname that VMCOREINFO points at, checked to be one.
+pub(crate) fn read_utsname(kernel: &mut dyn VirtualMemory, info: &VmcoreInfo) -> Result<Box<[u8; UTSNAME_LEN]>> {
     let at = match (info.symbol("init_uts_ns")?, info.symbol("system_utsname")?) {
         (Some(ns), _) => ns.plus(info.offset("uts_namespace.name")?.unwrap_or(OLD_UTS_NAME)),
         (None, Some(name)) => name,

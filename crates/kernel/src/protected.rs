@@ -1,7 +1,8 @@
 //! Memory that must be in every dump, whatever its `struct page` says.
 
 use crate::error::{KernelError, Result};
-use crate::kernel::{Kernel, START_KERNEL_MAP};
+use crate::kernel::Kernel;
+use crate::space::START_KERNEL_MAP;
 use crate::symbols::Wanted;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use coresift_format::{PageSet, PageSize, Pfn, PhysicalMemory};

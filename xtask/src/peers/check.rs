@@ -1,6 +1,7 @@
 //! `cargo xtask check`: a dump beside its source, or beside makedumpfile's dump of the same core, as peers see them.
 
 use super::kdump::{self, Kdump};
+use super::lines::{self, Subject};
 use crate::shell;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -13,7 +14,9 @@ cargo xtask check pages CORE DUMP...                      every stored page equa
 cargo xtask check sets CORE [--levels 1,2,4,8,16,31] [--vmlinux FILE]
                                                           our kept pages and makedumpfile's, with the evidence
 cargo xtask check crash RAW DUMP VMLINUX                  crash prints the same on both
-cargo xtask check drgn RAW DUMP VMLINUX                   drgn lists the same tasks on both";
+cargo xtask check drgn RAW DUMP VMLINUX                   drgn lists the same tasks on both
+cargo xtask check lines CORE VMLINUX OTHER-VMLINUX [TEXT] the command lines of xtask/lines.txt (that contain TEXT) do the same here
+                                                          and in makedumpfile";
 
 /// What crash is asked. `kmem -i` counts pages by reading every struct page, `ps` walks the task list, `mod` the modules.
 const CRASH_COMMANDS: &[&str] = &["sys", "bt -a", "ps", "log", "mod", "kmem -i"];
@@ -48,6 +51,10 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
         }
         ["crash", raw, dump, vmlinux] => crash(Path::new(raw), Path::new(dump), Path::new(vmlinux))?,
         ["drgn", raw, dump, vmlinux] => drgn(Path::new(raw), Path::new(dump), Path::new(vmlinux))?,
+        ["lines", core, vmlinux, other, only @ ..] if only.len() <= 1 => {
+            let subject = Subject { core: Path::new(core), vmlinux: Path::new(vmlinux), other: Path::new(other) };
+            lines::run(&subject, only.first().unwrap_or(&""))?
+        }
         _ => bail!("{USAGE}"),
     };
     Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })

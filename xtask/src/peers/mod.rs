@@ -8,6 +8,7 @@
 pub mod check;
 pub mod install;
 pub mod kdump;
+pub mod lines;
 
 use crate::shell;
 use anyhow::{Context, Result, bail};

@@ -1,0 +1,253 @@
+//! `cargo xtask check lines`: command lines of makedumpfile, run by it and by our program over one core.
+
+use crate::{peers, shell};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The lines; its head says what they may use.
+const LINES: &str = "xtask/lines.txt";
+/// The core, its kernel, another kernel.
+pub struct Subject<'a> {
+    /// The raw core.
+    pub core: &'a Path,
+    /// Its kernel with debugging information.
+    pub vmlinux: &'a Path,
+    /// Another kernel with debugging information.
+    pub other: &'a Path,
+}
+
+/// One line of the table.
+#[derive(Debug, PartialEq, Eq)]
+struct Row<'a> {
+    script: &'a str,
+    /// Why the two programs differ, where they are meant to.
+    differs: Option<&'a str>,
+}
+
+fn rows(table: &str) -> Vec<Row<'_>> {
+    let (mut rows, mut differs) = (Vec::new(), None);
+    for line in table.lines() {
+        if let Some(reason) = line.strip_prefix("#!") {
+            differs = Some(reason.trim());
+        } else if !line.is_empty() && !line.starts_with('#') {
+            rows.push(Row { script: line, differs: differs.take() });
+        }
+    }
+    rows
+}
+
+/// What a program made of a line.
+struct Outcome {
+    code: Option<i32>,
+    out: String,
+    err: String,
+    folder: PathBuf,
+}
+
+/// Runs all lines that contain `only`; true where the two programs agree but for the differences that the table names.
+///
+/// # Errors
+/// A program is missing, or the core cannot be read.
+pub fn run(subject: &Subject<'_>, only: &str) -> Result<bool> {
+    let (ours, peer) = (peers::coresift(true)?, peers::program("makedumpfile")?);
+    let table = std::fs::read_to_string(shell::workspace().join(LINES)).context(LINES)?;
+    let place = tempfile::tempdir_in(shell::target_dir())?;
+    let core = peers::core_for_makedumpfile(subject.core, place.path())?;
+    let shim = place.path().join("makedumpfile");
+    std::os::unix::fs::symlink(&ours, &shim)?;
+    let address = peers::python("vaddr.py").and_then(|mut python| shell::capture(python.arg(&core)))?;
+    let overlap = overlap(&core)?;
+    let guarded = guarded(&ours, subject.core)?;
+    println!(
+        "{}: {} and coresift; segments overlap by {overlap} pages, the guard keeps up to {guarded}",
+        subject.core.display(),
+        peers::version(&peer, "-v")
+    );
+    let (mut same, mut meant, mut wrong) = (0, 0, 0);
+    for row in rows(&table).iter().filter(|row| row.script.contains(only)) {
+        let go = |program: &Path, name: &str| -> Result<Outcome> {
+            let folder = place.path().join(name);
+            if folder.exists() {
+                std::fs::remove_dir_all(&folder)?;
+            }
+            std::fs::create_dir(&folder)?;
+            let mut command = Command::new("timeout");
+            command.args(["120", "sh", "-c", row.script]).current_dir(&folder);
+            command.env("M", program).env("PEER", &peer).env("CORE", &core).env("VADDR", address.trim());
+            command.env("VMLINUX", subject.vmlinux).env("OTHER", subject.other);
+            let done = shell::output(&mut command)?;
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            Ok(Outcome { code: done.status.code(), out: text(&done.stdout), err: text(&done.stderr), folder })
+        };
+        let (a, b) = (go(&shim, "ours")?, go(&peer, "theirs")?);
+        let found = differences(&a, &b, overlap, guarded)?;
+        match (found.as_slice(), row.differs) {
+            ([], None) => same += 1,
+            ([], Some(reason)) => {
+                wrong += 1;
+                println!("NO DIFFERENCE  {}\n    the table says: {reason}", row.script);
+            }
+            (_, Some(reason)) => {
+                meant += 1;
+                println!("differs  {}\n    {reason}", row.script);
+            }
+            (found, None) => {
+                wrong += 1;
+                println!("DIFFERS  {}", row.script);
+                found.iter().for_each(|line| println!("    {line}"));
+                for (who, outcome) in [("ours", &a), ("makedumpfile", &b)] {
+                    let last =
+                        outcome.err.lines().map(|l| l.rsplit('\r').next().unwrap_or(l)).rfind(|l| !l.trim().is_empty());
+                    println!("    {who} exit {:?}: {}", outcome.code, last.unwrap_or("").trim());
+                }
+            }
+        }
+    }
+    println!("{} lines: {same} the same, {meant} different as the table says, {wrong} wrong", same + meant + wrong);
+    ensure!(same + meant + wrong > 0, "no line contains {only:?}");
+    Ok(wrong == 0)
+}
+
+/// How two outcomes differ, in words.
+fn differences(a: &Outcome, b: &Outcome, overlap: u64, guarded: u64) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    if a.code != b.code {
+        found.push(format!("exit code {:?} and {:?}", a.code, b.code));
+    }
+    // What is filtered again has no segments, and so no pages that are counted twice.
+    let x = printed(&a.out, 0);
+    let told = [overlap, 0].map(|overlap| differing_lines(&x, &printed(&b.out, overlap)));
+    found.extend(told.into_iter().min_by_key(Vec::len).unwrap_or_default());
+    let names = |folder: &Path| -> Result<BTreeSet<String>> {
+        let names = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let names: Result<BTreeSet<String>> = names.collect();
+        Ok(names?.into_iter().filter(|name| name.starts_with("out") || name.starts_with("text")).collect())
+    };
+    let (ours, theirs) = (names(&a.folder)?, names(&b.folder)?);
+    if ours != theirs {
+        found.push(format!("files {ours:?} and {theirs:?}"));
+    }
+    for name in ours.intersection(&theirs) {
+        let (x, y) = (a.folder.join(name), b.folder.join(name));
+        if name.starts_with("text") {
+            found.extend((std::fs::read(&x)? != std::fs::read(&y)?).then(|| format!("{name}: other text")));
+        } else if std::fs::metadata(&x)?.len().max(std::fs::metadata(&y)?.len()) > 0 && a.code == Some(0) {
+            // What a run that failed leaves is judged by other tests: ours can be read, makedumpfile's mostly cannot.
+            let mut compare = peers::python("same_pages.py")?;
+            let done = shell::output(compare.arg(&x).arg(&y).arg(guarded.to_string()))?;
+            if !done.status.success() {
+                found.push(format!(
+                    "{name}: {}{}",
+                    String::from_utf8_lossy(&done.stdout).trim(),
+                    shell::tail(&String::from_utf8_lossy(&done.stderr), 1)
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Lines that one of the two prints and the other does not.
+fn differing_lines(ours: &[String], theirs: &[String]) -> Vec<String> {
+    let only = |x: &[String], y: &[String]| x.iter().filter(|l| !y.contains(l)).cloned().collect::<Vec<_>>();
+    let mut found: Vec<String> = only(ours, theirs).iter().map(|l| format!("only ours prints: {l}")).collect();
+    found.extend(only(theirs, ours).iter().map(|l| format!("only makedumpfile prints: {l}")));
+    if found.is_empty() && ours != theirs {
+        found.push("the same lines are printed in another order or number".into());
+    }
+    found
+}
+
+/// Lines that tell of time, of compressed bytes, of a cache we do not have, or of a version.
+const OWN: &[&str] = &["STEP", "Cache hit", "Write bytes", "erase info", "    Extension filter pages"];
+
+/// The lines of the report whose numbers count pages of overlapping segments twice in makedumpfile.
+const TWICE: [&str; 3] = ["Original pages  : 0x", "  Remaining pages  : 0x", "     in ELF format : 0x"];
+
+/// What a program printed, without what is its own, with `overlap` taken out of the numbers that count it.
+fn printed(out: &str, overlap: u64) -> Vec<String> {
+    let lines = out.lines().filter(|l| !OWN.iter().any(|own| l.starts_with(own)) && !l.trim().is_empty());
+    let (mut after_remaining, mut user) = (false, 0);
+    lines
+        .filter(|l| !l.starts_with("  (The number of pages is reduced to"))
+        .map(|line| {
+            let number = |prefix: &str| line.strip_prefix(prefix).and_then(|hex| u64::from_str_radix(hex, 16).ok());
+            // Poisoned pages are counted as such here, and as what they were by makedumpfile; both are left out.
+            if let Some(n) = number("    User process data pages : 0x") {
+                user = n;
+                return String::new();
+            }
+            if let Some(n) = number("    Hwpoison pages          : 0x") {
+                return format!("    User process data and hwpoison pages : {:#x}", user + n);
+            }
+            if let Some(n) = number("Memory Hole     : 0x") {
+                return format!("Memory Hole     : {:#x}", n.wrapping_add(overlap));
+            }
+            for prefix in TWICE {
+                if let Some(n) = number(prefix) {
+                    after_remaining |= prefix.contains("Remaining");
+                    let twice = !prefix.contains("ELF") || after_remaining;
+                    return format!("{prefix}{:x}", n.wrapping_sub(if twice { overlap } else { 0 }));
+                }
+            }
+            line.to_owned()
+        })
+        .filter(|line| !line.is_empty())
+        .collect()
+}
+
+/// Pages that an ELF core's segments hold more than once.
+fn overlap(core: &Path) -> Result<u64> {
+    let bytes = coresift_format::Input::open(core)?;
+    let loads = bytes.segments().iter().filter(|s| s.paddr != u64::MAX);
+    let all: u64 = loads.map(|s| (s.paddr + s.mem_size).div_ceil(4096) - s.paddr / 4096).sum();
+    Ok(all.saturating_sub(bytes.memory().ram().len()))
+}
+
+/// Pages that our program keeps at level 31 because something essential lives in them.
+fn guarded(ours: &Path, core: &Path) -> Result<u64> {
+    let json = shell::capture(
+        Command::new(ours).args(["dump", "-d", "31", "--compress", "none", "--json"]).arg(core).arg("/dev/null"),
+    )?;
+    let report: serde_json::Value = serde_json::from_str(&json)?;
+    let Some(rows) = report["guard"].as_array() else { bail!("no guard in the report of {}", core.display()) };
+    Ok(rows.iter().filter_map(|row| row["saved"].as_u64()).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_belongs_to_the_line_behind_it_alone() {
+        let table = "# head\n\n#! because\n$M -a\n$M -b\n";
+        assert_eq!(
+            rows(table),
+            [Row { script: "$M -a", differs: Some("because") }, Row { script: "$M -b", differs: None }]
+        );
+    }
+
+    #[test]
+    fn pages_counted_twice_are_taken_out_of_the_numbers_that_count_them() {
+        let text = "Original pages  : 0x0000000000000010\n     in ELF format : 0x0000000000000004\n  Remaining pages  : 0x0000000000000008\n     in ELF format : 0x000000000000000c\nMemory Hole     : 0x0000000000000001\nSTEP [x] : 1 seconds\n";
+        let want = [
+            "Original pages  : 0xe",
+            "     in ELF format : 0x4",
+            "  Remaining pages  : 0x6",
+            "     in ELF format : 0xa",
+            "Memory Hole     : 0x3",
+        ];
+        assert_eq!(printed(text, 2), want);
+    }
+
+    #[test]
+    fn the_table_has_at_least_sixty_lines_and_none_twice() {
+        let table = std::fs::read_to_string(shell::workspace().join(LINES)).unwrap();
+        let all = rows(&table);
+        assert!(all.len() >= 60);
+        let scripts: BTreeSet<&str> = all.iter().map(|row| row.script).collect();
+        assert_eq!(scripts.len(), all.len());
+    }
+}
