@@ -1,35 +1,59 @@
-//! The standard output of native commands: results, and nothing else.
+//! The standard output of native commands: results, and nothing else. Where it carries a dump, results go to the standard error.
 
 use crate::exit::Exit;
 use std::io::{self, ErrorKind, Write};
 
-/// Writes `text` and tells how the command ends, which is `exit` unless the text could not be written.
-///
-/// A reader that has seen enough (`| head`) is no failure.
-pub fn print(text: &str, exit: Exit) -> Exit {
-    let mut out = io::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => exit,
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit,
-        Err(error) => {
-            complain(&format!("cannot write to the standard output: {error}"));
-            Exit::Failed
+/// Where results go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Results {
+    /// To the standard output.
+    Stdout,
+    /// To the standard error, for the standard output carries a dump.
+    Stderr,
+}
+
+impl Results {
+    /// Writes `text` and tells how the command ends, which is `exit` unless the text could not be written.
+    ///
+    /// A reader that has seen enough (`| head`) is no failure.
+    pub fn print(self, text: &str, exit: Exit) -> Exit {
+        let (out, name): (&mut dyn Write, _) = match self {
+            Self::Stdout => (&mut io::stdout(), "output"),
+            Self::Stderr => (&mut io::stderr(), "error"),
+        };
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => exit,
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => exit,
+            Err(error) => {
+                complain(&format!("cannot write to the standard {name}: {error}"));
+                Exit::Failed
+            }
+        }
+    }
+
+    /// Writes `value` as JSON.
+    pub fn print_json(self, value: &impl serde::Serialize, exit: Exit) -> Exit {
+        match serde_json::to_string_pretty(value) {
+            Ok(mut text) => {
+                text.push('\n');
+                self.print(&text, exit)
+            }
+            Err(error) => {
+                complain(&format!("cannot write the result as JSON: {error}"));
+                Exit::Failed
+            }
         }
     }
 }
 
-/// Writes `value` as JSON.
+/// As [`Results::print`], to the standard output.
+pub fn print(text: &str, exit: Exit) -> Exit {
+    Results::Stdout.print(text, exit)
+}
+
+/// As [`Results::print_json`], to the standard output.
 pub fn print_json(value: &impl serde::Serialize, exit: Exit) -> Exit {
-    match serde_json::to_string_pretty(value) {
-        Ok(mut text) => {
-            text.push('\n');
-            print(&text, exit)
-        }
-        Err(error) => {
-            complain(&format!("cannot write the result as JSON: {error}"));
-            Exit::Failed
-        }
-    }
+    Results::Stdout.print_json(value, exit)
 }
 
 /// Writes a line to the standard error, with the program's name in front. One that cannot be written is lost.

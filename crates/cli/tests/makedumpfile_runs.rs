@@ -214,11 +214,35 @@ fn an_option_the_dump_is_good_without_is_told_and_the_dump_made() {
 #[test]
 fn with_f_for_flattened_stdout_carries_no_message() {
     let place = Place::new();
-    for line in ["-F vmcore", "-F -F vmcore", "vmcore -F -d 31", "-q -F vmcore", "-F vmcore out", "-d 40 -F vmcore"] {
+    for line in ["-q -F vmcore", "-F vmcore out", "-d 40 -F vmcore", "-F missing"] {
         let ended = place.makedumpfile(line);
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{line}");
         assert!(ended.err.ends_with(FAILED), "{line}: {}", ended.err);
     }
+    assert_eq!(place.makedumpfile("-d 31 -c vmcore plain").code, Some(0));
+    for line in ["-F -c -d 31 vmcore", "-c -F -F vmcore -d 31", "vmcore -cF -d 31 -D --message-level 31"] {
+        let ended = place.shell(&format!("$P makedumpfile {line} > flat"));
+        assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{line}");
+        assert!(ended.err.contains("\nThe dumpfile is saved to STDOUT.\n\nmakedumpfile Completed.\n"), "{}", ended.err);
+        assert!(place.get("flat").starts_with(b"makedumpfile\0\0\0\0"));
+        let info = place.info("flat");
+        assert_eq!((&info["complete"], &info["pages"]), (&true.into(), &place.info("plain")["pages"]));
+    }
+}
+
+#[test]
+fn with_f_a_dry_run_writes_nothing_and_a_closed_or_full_output_is_an_error() {
+    let place = Place::new();
+    let ended = place.shell("$P makedumpfile -F --dry-run -d 31 vmcore | wc -c");
+    assert_eq!(ended.out.trim(), "0");
+    assert!(ended.err.contains("makedumpfile Completed."));
+    let ended = place.shell("{ $P makedumpfile -F -d 0 vmcore; echo $? > code; } | head -c 5000 | wc -c");
+    assert_eq!((ended.out.trim(), place.get("code").as_slice()), ("5000", &b"1\n"[..]));
+    assert!(ended.err.contains("Can't write the dump file(STDOUT). Broken pipe"), "{}", ended.err);
+    let ended = place.shell("ulimit -f 400; $P makedumpfile -F -d 0,31 vmcore > flat");
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("Can't write the dump file(STDOUT). File too large"), "{}", ended.err);
+    assert!(!ended.err.contains("Retry"));
 }
 
 #[test]

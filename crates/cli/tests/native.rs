@@ -86,6 +86,27 @@ fn a_dump_that_does_not_fit_ends_with_3_and_its_report() {
 }
 
 #[test]
+fn a_dump_without_seeking_is_a_flattened_stream_and_results_stay_out_of_it() {
+    let place = Place::new();
+    assert_eq!(place.run("dump vmcore plain").code, Some(0));
+    let pages = place.info("plain")["pages"].clone();
+    for line in [
+        "$P dump --json vmcore - > flat 2> report",
+        "$P dump --json vmcore - 2> report | cat > flat",
+        "$P dump --json --flatten vmcore flat > report",
+        "mkfifo fifo; cat fifo > flat & $P dump --json vmcore fifo > report && wait",
+    ] {
+        let ended = place.shell(&format!("rm -f flat; {line}"));
+        assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{line}: {}", ended.err);
+        let report: Value = serde_json::from_slice(&place.get("report")).unwrap();
+        assert_eq!(report["bytes_out"], place.get("flat").len(), "{line}");
+        let info = place.info("flat");
+        assert_eq!((&info["flattened"], &info["complete"]), (&true.into(), &true.into()), "{line}");
+        assert_eq!(info["pages"], pages, "{line}");
+    }
+}
+
+#[test]
 fn failures_end_with_1_and_say_what_to_do() {
     let place = Place::new();
     place.put("text", b"no dump at all");

@@ -25,7 +25,7 @@ const MAX_JOINED: usize = 256 << 10;
 /// The descriptors of one file.
 pub struct Descriptors {
     shared: Arc<Shared>,
-    /// `None` where no thread could be had: then the copy waits for each sync.
+    /// `None` for a stream, and where no thread could be had: then the copy waits for each sync.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -94,8 +94,10 @@ impl Descriptors {
         let shared =
             Arc::new(Shared { output, state: Lock::new("descriptors", State::default()), changed: Condvar::new() });
         let worker = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("descriptors".to_owned()).stack_size(WORKER_STACK);
-        Self { shared, thread: thread.spawn(move || worker.work()).ok() }
+        // A stream has no medium to wait for, and its blocks would stand in another order each time.
+        let thread = (!shared.output.is_stream())
+            .then(|| std::thread::Builder::new().name("descriptors".to_owned()).stack_size(WORKER_STACK));
+        Self { thread: thread.and_then(|thread| thread.spawn(move || worker.work()).ok()), shared }
     }
 
     /// Takes descriptors whose data are written.
@@ -219,7 +221,7 @@ impl Shared {
     fn read_gap(&self, joined: &mut Vec<u8>, end: u64, gap: u64) -> bool {
         let old = joined.len();
         joined.resize(old + gap as usize, 0);
-        let read = joined.get_mut(old..).map_or(Ok(true), |gap| self.output.read_back(gap, end)).is_ok();
+        let read = joined.get_mut(old..).is_some_and(|gap| matches!(self.output.read_back(gap, end), Ok(true)));
         if read {
             self.output.discount(gap);
         } else {

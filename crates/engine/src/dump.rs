@@ -36,11 +36,10 @@ pub fn dump(
     observer: &dyn Observer,
 ) -> Result<Report, EngineError> {
     let started = Instant::now();
-    let Target::Path(path) = target;
     // Before the input, which may take long to open.
-    Output::check(path, options.force)?;
-    if same_file(input, path) {
-        return Err(EngineError::TargetIsInput { path: path.clone() });
+    Output::check_target(target, options.force)?;
+    if same_file(input, target.name()) {
+        return Err(EngineError::TargetIsInput { path: target.name().to_owned() });
     }
     run(Input::open_with(input, options.map_input)?, target, options, observer, started)
 }
@@ -72,8 +71,8 @@ fn run(
     observer: &dyn Observer,
     started: Instant,
 ) -> Result<Report, EngineError> {
-    let Target::Path(path) = target;
-    Output::check(path, options.force)?;
+    let path = target.name();
+    Output::check_target(target, options.force)?;
     let source = Source::of(input, options, observer)?;
     let mut attempts = options.exclude.iter().peekable();
     let mut output = None;
@@ -86,7 +85,7 @@ fn run(
         let output = match &mut output {
             Some(open) => open,
             none => {
-                let open = Output::open(path, options.force, options.dry_run)?;
+                let open = Output::open_target(target, options.force, options.dry_run)?;
                 none.insert(Arc::new(open.with_limit(options.limit)))
             }
         };
@@ -98,7 +97,7 @@ fn run(
             report.complete = source.missing.is_none() && report.unreadable_pages == 0;
             return Ok(report);
         };
-        let path = path.clone();
+        let path = path.to_owned();
         report.ended = Some(ended.to_string());
         let failed = match ended {
             Ended::Write(failed) => failed,
@@ -106,11 +105,15 @@ fn run(
                 return Err(EngineError::Stopped { path, why, kept, readable, report: Box::new(report) });
             }
         };
+        // What is in a stream cannot be taken back: there is no second attempt.
+        if output.is_stream() && failed.limit().is_none() {
+            return Err(EngineError::Stream { path, written: output.written(), error: failed.error });
+        }
         if !failed.is_full() {
             return Err(EngineError::Write { path, offset: failed.offset, error: failed.error, readable });
         }
         let limit = failed.limit();
-        match attempts.peek() {
+        match attempts.peek().filter(|_| !output.is_stream()) {
             Some(next) => {
                 observer.event(Event::Retry { level: next.level, limit });
                 failures.push(failure(&report, kept, since));
@@ -232,7 +235,10 @@ impl<'a> Run<'a> {
         };
         match writer.select(&plan.selection) {
             Ok(()) => self.copy(&plan, writer, observer),
-            Err(e) => failed(e),
+            Err(e) => {
+                writer.give_up();
+                failed(e)
+            }
         }
     }
 
@@ -306,7 +312,10 @@ impl<'a> Run<'a> {
                 let complete = stopped.is_none() && self.source.missing.is_none() && self.report.unreadable_pages == 0;
                 writer.finish(complete).err()
             }
-            (failed, _) => failed,
+            (failed, writer) => {
+                writer.into_iter().for_each(Writer::give_up);
+                failed
+            }
         };
         Ok(failed.map(Ended::Write).or(stopped.map(Ended::Stopped)).map(|ended| (ended, Readable(true))))
     }

@@ -82,6 +82,17 @@ pub enum EngineError {
         /// Whether what was written is a readable dump, marked incomplete.
         readable: bool,
     },
+    /// A flattened stream broke off; what was written of it cannot be taken back.
+    #[error("{what} {path} after {written} bytes: {error}; the stream is cut short, and `coresift unflatten` saves what is whole of it",
+        path = path.display(), what = if error.kind() == io::ErrorKind::BrokenPipe { "nobody reads" } else { "cannot write to" })]
+    Stream {
+        /// Where it went.
+        path: PathBuf,
+        /// Bytes of the stream that were written.
+        written: u64,
+        /// What the system said.
+        error: io::Error,
+    },
     /// Page frames of this machine are numbered in a way that is not written yet.
     #[error("{file} is a dump of {machine}, which cannot be written yet; use makedumpfile for it")]
     Machine {

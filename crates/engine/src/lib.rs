@@ -36,6 +36,6 @@ pub use error::EngineError;
 #[cfg(feature = "measure")]
 pub use lock::{LockTimes, lock_times};
 pub use observer::{Event, Observer, Silent, Stage};
-pub use options::{Choice, DumpOptions, Exclusion, Target};
+pub use options::{Choice, DumpOptions, Exclusion, StreamTo, Target};
 pub use report::{AttemptRow, CheckRow, ChosenRow, ClassRow, GuardRow, Report, StageRow, UnreadableRun};
 pub use stop::{Stop, StopReason};

@@ -5,7 +5,7 @@ use crate::stop::Stop;
 use coresift_format::codec::{Codec, Compression, CompressionError};
 use coresift_kernel::{ClassSet, DumpLevel};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// How to make a dump.
@@ -119,4 +119,26 @@ impl Exclusion {
 pub enum Target {
     /// A file (new, mode 0600; an existing one, a block or character device only with `force`).
     Path(PathBuf),
+    /// Whatever can be written to from beginning to end, as a flattened stream.
+    Stream(StreamTo),
+}
+
+/// Where a flattened stream goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamTo {
+    /// The standard output.
+    Stdout,
+    /// A file as in [`Target::Path`], a FIFO or a device.
+    Path(PathBuf),
+}
+
+impl Target {
+    /// The name to show in messages.
+    #[must_use]
+    pub fn name(&self) -> &Path {
+        match self {
+            Self::Path(path) | Self::Stream(StreamTo::Path(path)) => path,
+            Self::Stream(StreamTo::Stdout) => Path::new("the standard output"),
+        }
+    }
 }

@@ -1,16 +1,20 @@
 //! The place a dump is written to.
 
+mod stream;
+
 use crate::error::EngineError;
+use crate::options::{StreamTo, Target};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stream::Stream;
 
 /// An open target, written by offset.
-#[derive(Debug)]
 pub struct Output {
     kind: Kind,
     /// Bytes the file may have at the most.
@@ -20,11 +24,18 @@ pub struct Output {
     len: AtomicU64,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output").field("written", &self.written()).finish_non_exhaustive()
+    }
+}
+
 enum Kind {
     Regular(File),
     /// A block device: holds old content, and has an end.
     Block(File),
+    /// A flattened stream: anything that can be written to.
+    Stream(Stream),
     /// /dev/null, or a dry run: bytes are only counted.
     Nothing,
 }
@@ -127,13 +138,70 @@ impl Output {
     /// The size of the file, in bytes; of a dry run, that which it would have.
     #[must_use]
     pub fn len(&self) -> u64 {
+        if self.is_stream() {
+            return self.written();
+        }
         self.len.load(Ordering::Relaxed)
+    }
+
+    /// As [`Self::check`], of any target.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_target(target: &Target, force: bool) -> Result<(), EngineError> {
+        match target {
+            Target::Path(path) => Self::check(path, force),
+            Target::Stream(StreamTo::Path(path)) if is_new_or_file(path) => Self::check(path, force),
+            // Pipes, sockets and character devices hold nothing that could be overwritten.
+            Target::Stream(_) => Ok(()),
+        }
+    }
+
+    /// As [`Self::open`], of any target.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_target(target: &Target, force: bool, dry_run: bool) -> Result<Self, EngineError> {
+        let (path, file) = match target {
+            Target::Path(path) => return Self::open(path, force, dry_run),
+            Target::Stream(_) if dry_run => return Ok(Self::stream(None)),
+            Target::Stream(StreamTo::Stdout) => (target.name(), rustix::io::dup(rustix::stdio::stdout())),
+            Target::Stream(StreamTo::Path(path)) => {
+                Self::check_target(target, force)?;
+                let mut flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+                if is_new_or_file(path) {
+                    flags |= OFlags::CREATE | if force { OFlags::TRUNC } else { OFlags::EXCL };
+                }
+                (&**path, rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR))
+            }
+        };
+        let file = file.map_err(|e| EngineError::TargetOpen { path: path.to_owned(), error: e.into() })?;
+        Ok(Self::stream(Some(file.into())))
+    }
+
+    fn stream(file: Option<File>) -> Self {
+        Self::new(Kind::Stream(Stream::new(file)))
+    }
+
+    /// Whether the target is a flattened stream: it cannot be emptied or read back, no offset may be written twice, and
+    /// [`Self::end`] is to be called when all is written.
+    #[must_use]
+    pub const fn is_stream(&self) -> bool {
+        matches!(self.kind, Kind::Stream(_))
+    }
+
+    /// Ends a stream that was written completely; nothing to do for other targets.
+    ///
+    /// # Errors
+    /// The target is full or cannot be written.
+    pub fn end(&self) -> Result<(), WriteFailed> {
+        if let Kind::Stream(stream) = &self.kind { stream.end() } else { Ok(()) }
     }
 
     /// Bytes written since the target was last emptied, rewritten headers counted each time.
     #[must_use]
     pub fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+        if let Kind::Stream(stream) = &self.kind { stream.written() } else { self.written.load(Ordering::Relaxed) }
     }
 
     /// Does not count `bytes` of what will be written: they are only written again, to join what is around them.
@@ -166,6 +234,7 @@ impl Output {
         }
         match &self.kind {
             Kind::Nothing => {}
+            Kind::Stream(stream) => stream.begin(len)?,
             Kind::Regular(file) => file.set_len(len).map_err(failed)?,
             // Old content may be anywhere; the old dump's header goes first.
             Kind::Block(_) => return self.fill(0, len),
@@ -191,6 +260,10 @@ impl Output {
         let file = match &self.kind {
             Kind::Nothing => {
                 self.reach(to);
+                return Ok(());
+            }
+            Kind::Stream(stream) => {
+                stream.reach(to);
                 return Ok(());
             }
             Kind::Block(_) => return self.fill(from, to),
@@ -242,9 +315,13 @@ impl Output {
 
     /// As [`Self::write_at`], without a limit.
     fn write_all(&self, bytes: &[u8], offset: u64) -> Result<(), WriteFailed> {
-        let (Kind::Regular(file) | Kind::Block(file)) = &self.kind else {
-            self.wrote(bytes.len(), offset);
-            return Ok(());
+        let file = match &self.kind {
+            Kind::Regular(file) | Kind::Block(file) => file,
+            Kind::Stream(stream) => return stream.block(bytes, offset),
+            Kind::Nothing => {
+                self.wrote(bytes.len(), offset);
+                return Ok(());
+            }
         };
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|r| !r.is_empty()) {
@@ -278,7 +355,7 @@ impl Output {
     pub fn read_back(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         match &self.kind {
             Kind::Regular(file) | Kind::Block(file) => file.read_exact_at(buf, offset).map(|()| true),
-            Kind::Nothing => {
+            Kind::Nothing | Kind::Stream(_) => {
                 buf.fill(0);
                 Ok(false)
             }
@@ -294,9 +371,20 @@ impl Output {
             Kind::Regular(file) | Kind::Block(file) => {
                 file.sync_data().map_err(|error| WriteFailed { done: 0, offset: 0, error })
             }
-            Kind::Nothing => Ok(()),
+            // What a reader of a pipe does with it is out of reach.
+            Kind::Nothing | Kind::Stream(_) => Ok(()),
         }
     }
+}
+
+/// Whether `path` is a regular file or block device, or not there yet.
+fn is_new_or_file(path: &Path) -> bool {
+    rustix::fs::stat(path).map_or(true, |stat| {
+        matches!(
+            FileType::from_raw_mode(stat.st_mode),
+            FileType::RegularFile | FileType::BlockDevice | FileType::Directory
+        )
+    })
 }
 
 fn kind_name(kind: FileType) -> &'static str {

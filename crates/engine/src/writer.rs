@@ -9,6 +9,7 @@ use crate::target::{Output, WriteFailed};
 use crate::worker::{Batch, Stored};
 use coresift_format::kdump::{Header, HeaderLayout, Layout, PageDesc, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
 use coresift_format::{PageSet, Pfn};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Everything in front of the page data.
@@ -85,6 +86,7 @@ impl Writer {
         let written = self
             .output
             .reserve(regions.descriptors, data)
+            .and_then(|()| if self.output.is_stream() { self.zero_page(regions.data) } else { Ok(()) })
             .and_then(|()| self.kept().write_set(selection.in_memory()))
             .and_then(|()| if self.output.has_old_content() { self.write_head() } else { Ok(()) });
         (self.meta.regions, self.end) = (regions, data);
@@ -96,11 +98,40 @@ impl Writer {
     }
 
     fn write_head(&self) -> Result<(), WriteFailed> {
-        let mut head = vec![0; self.meta.regions.notes as usize];
-        put(&mut head, 0, &self.main_header(true));
-        put(&mut head, self.meta.regions.sub_header as usize, &self.sub_header());
+        let mut head = self.head(true);
         head.extend_from_slice(&self.meta.notes);
-        self.output.write_at(&head, 0)
+        if !self.output.is_stream() {
+            return self.output.write_at(&head, 0);
+        }
+        let mut at = 0;
+        for held in self.held_back() {
+            self.output.write_at(head.get(at..held.start).unwrap_or_default(), at as u64)?;
+            at = held.end;
+        }
+        self.output.write_at(head.get(at..).unwrap_or_default(), at as u64)
+    }
+
+    /// Both headers.
+    fn head(&self, incomplete: bool) -> Vec<u8> {
+        let mut head = vec![0; self.meta.regions.notes as usize];
+        put(&mut head, 0, &self.main_header(incomplete));
+        put(&mut head, self.meta.regions.sub_header as usize, &self.sub_header());
+        head
+    }
+
+    /// Pieces of the headers that are known at the end only, and so come last in a stream.
+    fn held_back(&self) -> Vec<Range<usize>> {
+        let abi = self.meta.layout.abi;
+        let status = Header::offset_of("status", abi);
+        let sub = |field| self.meta.regions.sub_header + SubHeader::offset_of(field, abi);
+        let erased = [(sub("offset_eraseinfo"), 8), (sub("size_eraseinfo"), 8)];
+        let erased = erased.into_iter().filter(|_| !self.meta.erase_info.is_empty());
+        std::iter::once((status, 4)).chain(erased).map(|(at, len)| at as usize..at as usize + len).collect()
+    }
+
+    /// The zero page, written out: in a stream that is cut short, what was not written is lost rather than zero.
+    fn zero_page(&self, at: u64) -> Result<(), WriteFailed> {
+        self.output.write_at(&vec![0; self.meta.header.block_size as usize], at)
     }
 
     /// Writes the data of one batch, and returns where; its descriptors follow when the data are on the medium. On failure the
@@ -156,7 +187,16 @@ impl Writer {
             self.output.write_at(&self.meta.erase_info, self.end)?;
             self.meta.sub_header.offset_eraseinfo = self.end;
             self.meta.sub_header.size_eraseinfo = self.meta.erase_info.len() as u64;
-            self.output.write_at(&self.sub_header(), self.meta.regions.sub_header)?;
+            if !self.output.is_stream() {
+                self.output.write_at(&self.sub_header(), self.meta.regions.sub_header)?;
+            }
+        }
+        if self.output.is_stream() {
+            let head = self.head(!complete);
+            for held in self.held_back() {
+                self.output.write_at(head.get(held.clone()).unwrap_or_default(), held.start as u64)?;
+            }
+            return self.output.end();
         }
         self.output.sync()?;
         if complete {
@@ -164,6 +204,14 @@ impl Writer {
             self.output.sync()?;
         }
         Ok(())
+    }
+
+    /// Leaves a target that failed: a file is as it should be, a stream whose reader is still there gets its mark and its end.
+    pub fn give_up(self) {
+        if self.output.is_stream() {
+            // The failure that led here is the one to tell.
+            let _another = self.finish(false);
+        }
     }
 
     fn main_header(&self, incomplete: bool) -> Vec<u8> {

@@ -24,6 +24,25 @@ const TYPE_AT: u64 = 16;
 /// Block headers are read in pieces of this size, for blocks may be as small as a byte.
 const READ: u64 = 16 << 10;
 
+/// What a stream begins with: signature, type 1, version 1, and zeros up to the first block.
+#[must_use]
+pub fn flat_header() -> Vec<u8> {
+    let mut header = FLAT_SIGNATURE.to_vec();
+    header.extend(1u64.to_be_bytes());
+    header.extend(1u64.to_be_bytes());
+    header.resize(HEADER as usize, 0);
+    header
+}
+
+/// What a whole stream ends with: an offset and a size of -1.
+pub const FLAT_END: [u8; BLOCK_HEADER as usize] = [0xff; BLOCK_HEADER as usize];
+
+/// The header of a block of `len` bytes (at least one) for `offset`; both are below 2^63, as all file offsets.
+#[must_use]
+pub fn flat_block(offset: u64, len: u64) -> [u8; BLOCK_HEADER as usize] {
+    (u128::from(offset) << 64 | u128::from(len)).to_be_bytes()
+}
+
 /// The file inside a flattened stream.
 pub struct FlattenedBytes {
     stream: Arc<dyn Bytes>,

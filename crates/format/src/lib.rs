@@ -31,7 +31,7 @@ pub use elf::{ElfHeaders, Segment};
 pub use elf_memory::ElfCore;
 pub use endian::{Bits, Endian, Field};
 pub use error::{FormatError, Result};
-pub use flattened::{Cut, CutKind, FLAT_SIGNATURE, FlattenedBytes};
+pub use flattened::{Cut, CutKind, FLAT_END, FLAT_SIGNATURE, FlattenedBytes, flat_block, flat_header};
 pub use input::{Container, Input};
 pub use machine::Machine;
 pub use memory::{MemoryView, PhysicalMemory, ReadError};

@@ -1,12 +1,16 @@
 //! `coresift dump`.
 
 use crate::exit::{self, Exit};
+use crate::output::Results;
 use crate::size::Size;
 use crate::{cause, output, progress, report, signals};
-use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Stop, Target};
+use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Stop, StreamTo, Target};
 use coresift_kernel::{ClassSet, DumpLevel};
+use std::fs::{Metadata, metadata};
+use std::io::{self, IsTerminal};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Make a small dump of a crashed machine's memory
@@ -57,12 +61,18 @@ pub struct Args {
     /// Overwrite OUT when it exists
     #[arg(short, long)]
     force: bool,
-    /// Print the report as JSON
-    #[arg(long)]
+    /// Write a flattened stream, which needs no seeking and `coresift unflatten` or
+    /// `makedumpfile -R` make a file of; the standard output, a FIFO or a device get
+    /// one in any case
+    #[arg(long, verbatim_doc_comment)]
+    flatten: bool,
+    /// Print the report as JSON; on the standard error where the dump goes to the
+    /// standard output
+    #[arg(long, verbatim_doc_comment)]
     json: bool,
     /// The memory: /proc/vmcore, or an ELF or kdump file
     vmcore: PathBuf,
-    /// The dump to write
+    /// The dump to write; - is the standard output
     out: PathBuf,
 }
 
@@ -80,6 +90,7 @@ Examples:
   coresift dump --exclude zero,free --compress zstd:9 vmcore small
   coresift dump --keep hugetlb --json vmcore small > report.json
   coresift dump --limit 2G --deadline 120 /proc/vmcore /var/crash/vmcore
+  coresift dump /proc/vmcore - | ssh host 'coresift unflatten vmcore'
 
 {exit}",
         selectable = ClassSet::SELECTABLE,
@@ -97,6 +108,16 @@ fn level(text: &str) -> Result<DumpLevel, String> {
 }
 
 impl Args {
+    /// Where the dump goes, and where the results go then.
+    fn target(&self) -> (Target, Results) {
+        if self.out.as_os_str() == "-" {
+            return (Target::Stream(StreamTo::Stdout), Results::Stderr);
+        }
+        let path = self.out.clone();
+        let stream = self.flatten || takes_a_stream_only(&path);
+        (if stream { Target::Stream(StreamTo::Path(path)) } else { Target::Path(path) }, Results::Stdout)
+    }
+
     fn options(&self) -> Result<DumpOptions, String> {
         let exclude = self.exclude.unwrap_or_default();
         let both = exclude.intersection(self.keep);
@@ -120,6 +141,12 @@ impl Args {
     }
 }
 
+/// Whether there is no seeking in what `path` names.
+fn takes_a_stream_only(path: &Path) -> bool {
+    let null = |a: &Metadata| metadata("/dev/null").is_ok_and(|b| a.rdev() == b.rdev());
+    metadata(path).is_ok_and(|to| to.file_type().is_fifo() || to.file_type().is_char_device() && !null(&to))
+}
+
 pub fn run(args: &Args) -> Exit {
     let options = match args.options() {
         Ok(options) => options,
@@ -128,8 +155,13 @@ pub fn run(args: &Args) -> Exit {
             return Exit::Usage;
         }
     };
+    let (target, results) = args.target();
+    if results == Results::Stderr && io::stdout().is_terminal() {
+        output::complain("a dump is nothing for a terminal: redirect the standard output, or name a file");
+        return Exit::Usage;
+    }
     let progress = progress::new();
-    let result = coresift_engine::dump(&args.vmcore, &Target::Path(args.out.clone()), &options, &*progress);
+    let result = coresift_engine::dump(&args.vmcore, &target, &options, &*progress);
     progress.finish();
     let (report, exit) = match result {
         Ok(report) => {
@@ -142,21 +174,21 @@ pub fn run(args: &Args) -> Exit {
                 EngineError::NoSpace { report, readable, .. } | EngineError::Stopped { report, readable, .. } => {
                     (*report, if readable { Exit::Incomplete } else { Exit::Failed })
                 }
-                EngineError::Write { readable: true, .. } => return failure(args, &error, Exit::Incomplete),
-                _ => return failure(args, &error, Exit::Failed),
+                EngineError::Write { readable: true, .. } => return failure(args, results, &error, Exit::Incomplete),
+                _ => return failure(args, results, &error, Exit::Failed),
             }
         }
     };
     if args.json {
-        return output::print_json(&report, exit);
+        return results.print_json(&report, exit);
     }
     // A report for people that cannot be printed makes the dump no worse; that it could not be is said.
-    let _told = output::print(&report::text(&report), exit);
+    let _told = results.print(&report::text(&report), exit);
     exit
 }
 
 /// Ends a run that has no report: with `--json` scripts get an object all the same.
-fn failure(args: &Args, error: &EngineError, exit: Exit) -> Exit {
+fn failure(args: &Args, results: Results, error: &EngineError, exit: Exit) -> Exit {
     if args.json {
         let causes: Vec<String> = cause::chain(error).collect();
         let object = serde_json::json!({
@@ -165,7 +197,7 @@ fn failure(args: &Args, error: &EngineError, exit: Exit) -> Exit {
             "error": causes.join(": "),
             "next": cause::advice(error),
         });
-        let _told = output::print_json(&object, exit);
+        let _told = results.print_json(&object, exit);
     }
     exit
 }

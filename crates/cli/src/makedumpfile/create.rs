@@ -13,11 +13,17 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Makes a dump of `input` in `output`.
-pub fn create(line: &CommandLine, input: &Path, output: &Path, messages: &Messages) -> Result<(), Stop> {
+/// What makedumpfile calls the standard output.
+const STDOUT: &str = "STDOUT";
+
+/// Makes a dump of `input` in `target`.
+pub fn create(line: &CommandLine, input: &Path, target: &Target, messages: &Messages) -> Result<(), Stop> {
+    let output = if let Target::Path(path) = target { path } else { Path::new(STDOUT) };
     let name = output.display();
     // Both checks come before any work; the dry run has them too, as makedumpfile's.
-    if let Err(error) = may_write(output, line.has(Opt::Force)) {
+    if let Target::Path(path) = target
+        && let Err(error) = may_write(path, line.has(Opt::Force))
+    {
         messages.line(Class::Error, &format!("Can't open the dump file ({name}). {}", cause::text(&error)));
         return Err(Stop::Failed);
     }
@@ -28,7 +34,7 @@ pub fn create(line: &CommandLine, input: &Path, output: &Path, messages: &Messag
     }
 
     let progress = Progress::new(messages, input, output);
-    let result = coresift_engine::dump(input, &Target::Path(output.to_owned()), &options(line), &progress);
+    let result = coresift_engine::dump(input, target, &options(line), &progress);
     progress.end();
     match result {
         Ok(done) => {
@@ -110,6 +116,10 @@ fn failed(error: &EngineError, input: &Path, messages: &Messages) {
         EngineError::Stopped { .. } => {
             messages.line(Class::Error, &error.to_string());
             messages.line(Class::Common, INCOMPLETE);
+        }
+        EngineError::Stream { error, .. } => {
+            let text = format!("\nCan't write the dump file({STDOUT}). {}\n", cause::text(error));
+            messages.raw(Class::Common, &text);
         }
         other => {
             cause::chain(other).for_each(|text| messages.line(Class::Error, &text));

@@ -15,6 +15,7 @@ mod progress;
 pub mod report;
 mod rules;
 
+use coresift_engine::{StreamTo, Target};
 use line::{CommandLine, Invalid, parameter_error};
 use messages::{Class, Messages};
 use options::{Opt, Support};
@@ -101,8 +102,12 @@ fn perform(line: &CommandLine, args: &[OsString], messages: &Messages) -> Result
     refuse_missing(line, messages)?;
     note_without_effect(line, messages);
     let Mode::Create(names) = mode else { return Err(parameter_error(messages).into()) };
-    let [input, output] = names.as_slice() else { return Err(parameter_error(messages).into()) };
-    create::create(line, Path::new(input), Path::new(output), messages)
+    let (input, target) = match names.as_slice() {
+        [input] => (input, Target::Stream(StreamTo::Stdout)),
+        [input, output] => (input, Target::Path(output.into())),
+        _ => return Err(parameter_error(messages).into()),
+    };
+    create::create(line, Path::new(input), &target, messages)
 }
 
 fn banner(args: &[OsString]) -> String {

@@ -163,7 +163,7 @@ pub const ROWS: &[Row] = &[
         Opt::Flatten,
         'F',
         None,
-        Missing("the flattened stream to the standard output", "give the name of a file to write to"),
+        Works,
         "write the flattened format to the standard output; all messages go to the standard error",
     ),
     short(

@@ -13,6 +13,7 @@ mod hostile;
 mod random;
 mod refilter;
 mod shared;
+mod streams;
 mod target;
 mod threads;
 mod unreadable;
