@@ -24,6 +24,7 @@ pub fn report() -> Report {
         kept_pages: 0xaae4,
         zero_pages: 0x12b3,
         shared_pages: 5_012,
+        unused_map_pages: 0,
         classes: vec![
             class("kernel", 20_000, 0, false, Some("what no other class claims")),
             class("slab", 10_000, 0, false, Some("page type slab (VMCOREINFO)")),

@@ -117,6 +117,7 @@ fn main() {
             dry_run: true,
             limit: None,
             stop: Stop::default(),
+            exclude_unused_map: false,
             map_input: false,
         };
         let observer = SlowSink { time: sink, slept: AtomicU64::new(0) };

@@ -15,6 +15,7 @@ use crate::source::Source;
 use crate::stop::StopReason;
 use crate::target::{Output, WriteFailed};
 use crate::writer::{Metadata, Readable, Writer};
+use coresift_format::kdump::STATUS_EXCLUDED_VMEMMAP;
 use coresift_format::{Container, Input, Pfn};
 use coresift_kernel::PageClass;
 use std::fmt;
@@ -80,7 +81,10 @@ fn run(
     while let Some(asked) = attempts.next() {
         let exclusion = source.raise(*asked, observer);
         let mut run = Run::new(&source, options, exclusion, started, output.is_none())?;
-        let meta = source.metadata(options.compression.header().into(), exclusion.level)?;
+        let mut meta = source.metadata(options.compression.header().into(), exclusion.level)?;
+        if options.exclude_unused_map && source.kernel.is_some() {
+            meta.header.status |= STATUS_EXCLUDED_VMEMMAP;
+        }
         // The input is understood and can be described: only now is the target touched.
         let output = match &mut output {
             Some(open) => open,
@@ -254,7 +258,10 @@ impl<'a> Run<'a> {
                 };
                 self.stage("understand", self.started_here, 0, 0);
                 let clock = Instant::now();
-                let plan = Plan::filter(prepared, limits, bitmap, observer)?;
+                let mut plan = Plan::filter(prepared, limits, bitmap, observer)?;
+                if self.options.exclude_unused_map {
+                    plan.leave_out_unused_map(kernel, memory);
+                }
                 self.stage("find pages", clock, memory.ram().len(), plan.bytes_in);
                 plan
             }
@@ -284,6 +291,7 @@ impl<'a> Run<'a> {
         self.report.notes.append(&mut plan.notes);
         self.report.classes = std::mem::take(&mut plan.classes);
         self.report.guard = std::mem::take(&mut plan.guard);
+        self.report.unused_map_pages = plan.unused_map;
         self.kept = plan.selection.len();
         Ok(plan)
     }

@@ -19,6 +19,8 @@ pub struct DumpOptions {
     pub threads: Option<usize>,
     /// Memory to stay within, in bytes; `None`: taken from MemAvailable.
     pub max_memory: Option<u64>,
+    /// Leave out pages of the memory map that describe only pages that are left out.
+    pub exclude_unused_map: bool,
     /// Overwrite an existing target.
     pub force: bool,
     /// Do everything but write.

@@ -11,7 +11,7 @@ use crate::target::WriteFailed;
 use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
 use coresift_kernel::debugger::{self, Need, Reading};
 use coresift_kernel::protected::{self, Protected};
-use coresift_kernel::{ClassSet, Kernel, Oddity, PageClass, anchors, is_poisoned, nodes};
+use coresift_kernel::{ClassSet, Kernel, Oddity, PageClass, anchors, is_poisoned, nodes, unused_map};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
@@ -30,6 +30,8 @@ pub struct Plan<'a> {
     pub bytes_in: u64,
     /// Why it has no more than what a debugger needs to open the dump at all.
     pub stopped: Option<StopReason>,
+    /// Pages left out because they hold nothing but `struct page`s of pages that are left out.
+    pub unused_map: u64,
     /// Things a user should know.
     pub notes: Vec<String>,
 }
@@ -64,6 +66,7 @@ impl<'a> Plan<'a> {
             guard: Vec::new(),
             bytes_in: 0,
             stopped: None,
+            unused_map: 0,
             notes: Vec::new(),
         }
     }
@@ -93,6 +96,7 @@ impl<'a> Plan<'a> {
             guard: guard_rows(&scanned.tally, &scan),
             bytes_in: scanned.tally.bytes,
             stopped: None,
+            unused_map: 0,
             notes,
         };
         plan.notes.extend(oddities(&scanned.tally));
@@ -146,7 +150,21 @@ impl<'a> Plan<'a> {
             bytes_in,
             stopped: Some(reason),
             notes,
+            unused_map: 0,
         }
+    }
+
+    /// Leaves out also the pages of the memory map that describe only pages that are left out. Their order is that of the whole map,
+    /// so this needs the whole page set in memory; where that did not fit, all stays.
+    pub fn leave_out_unused_map(&mut self, kernel: &Kernel, memory: &dyn PhysicalMemory) {
+        if self.selection.later() > 0 {
+            self.notes
+                .push("unused pages of the memory map are kept: the memory budget has no room to find them".to_owned());
+            return;
+        }
+        let before = self.selection.len();
+        self.selection.remove(&unused_map::find(kernel, memory, self.selection.in_memory()));
+        self.unused_map = before - self.selection.len();
     }
 
     /// Memory the page sets occupy, in bytes.

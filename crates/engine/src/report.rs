@@ -32,6 +32,8 @@ pub struct Report {
     pub zero_pages: u64,
     /// Kept pages, zeros not counted, that share the stored bytes of another page of the same content.
     pub shared_pages: u64,
+    /// Pages of the memory map left out because they describe no kept page.
+    pub unused_map_pages: u64,
     /// Pages that could not be read, and were left out.
     pub unreadable_pages: u64,
     /// The first of them, with the reason.

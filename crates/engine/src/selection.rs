@@ -57,6 +57,11 @@ impl<'a> Selection<'a> {
         Self { later, again: Some((scan, bitmap)), ..self }
     }
 
+    /// Takes `pages`, none of them slab or a user's, out of those that memory has room for.
+    pub fn remove(&mut self, pages: &PageSet) {
+        self.keep = Cow::Owned(self.keep.without(pages));
+    }
+
     /// Number of pages.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -239,6 +244,25 @@ mod tests {
                 assert_eq!(batches(&none), batches(&all), "{name}");
                 assert_eq!(none.selection.lost(), 0);
             }
+        }
+    }
+
+    #[test]
+    fn the_memory_map_stays_whole_where_the_page_set_does_not_fit() {
+        let machine = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x3000).ram(0x8000..0x9000);
+        let (input, kernel) = open(&machine.pages("@0x8000 2000 cache\n").build());
+        let place = tempfile::tempdir().unwrap();
+        for (room, kept_whole) in [(usize::MAX, false), (0, true)] {
+            let output = Arc::new(Output::open(&place.path().join("file"), true, true).unwrap());
+            let bitmap = Bitmap::new(output, 4096, input.memory().max_pfn());
+            let prepared = Prepared::new(&kernel, input.memory(), ClassSet::SELECTABLE);
+            let mut plan =
+                Plan::filter(prepared, Limits { threads: 1, room, stop: &Stop::default() }, bitmap, &Silent).unwrap();
+            let before = plan.selection.len();
+            plan.leave_out_unused_map(&kernel, input.memory());
+            assert_eq!(plan.selection.len() + plan.unused_map, before);
+            assert_eq!(plan.unused_map == 0, kept_whole);
+            assert_eq!(plan.notes.iter().any(|n| n.starts_with("unused pages of the memory map are kept")), kept_whole);
         }
     }
 

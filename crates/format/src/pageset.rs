@@ -223,6 +223,20 @@ impl PageSet {
         builder.finish()
     }
 
+    /// The pages that are not in `other`.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        let (mut bits, mut less) = (ChunkBits::default(), ChunkBits::default());
+        let mut builder = PageSetBuilder::default();
+        for chunk in self.chunks() {
+            self.copy_chunk(chunk, &mut bits);
+            other.copy_chunk(chunk, &mut less);
+            bits.subtract(&less);
+            builder.push(chunk, &bits);
+        }
+        builder.finish()
+    }
+
     /// Memory the set occupies, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {

@@ -24,6 +24,7 @@ mod scan;
 mod search;
 mod space;
 mod symbols;
+pub mod unused_map;
 mod version;
 mod virt;
 mod vmcoreinfo;

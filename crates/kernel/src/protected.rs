@@ -221,7 +221,7 @@ fn memmap(kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
 }
 
 /// The page frames behind `len` bytes of virtual memory. What is not mapped has none.
-fn pages_behind(reader: &mut KernelReader<'_>, addr: VirtAddr, len: u64, page: PageSize) -> Vec<(Pfn, Pfn)> {
+pub(crate) fn pages_behind(reader: &mut KernelReader<'_>, addr: VirtAddr, len: u64, page: PageSize) -> Vec<(Pfn, Pfn)> {
     let mut found: Vec<(Pfn, Pfn)> = Vec::new();
     let mut at = 0;
     while at < len {

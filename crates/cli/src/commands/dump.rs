@@ -34,6 +34,11 @@ pub struct Args {
     /// Keep these page classes, whatever -d says
     #[arg(long, value_name = "CLASSES", default_value = "", hide_default_value = true)]
     keep: ClassSet,
+    /// Leave out pages of the memory map that describe only pages that are left
+    /// out; such a dump cannot be filtered again as well, and `kmem -p` of crash
+    /// shows less
+    #[arg(long, verbatim_doc_comment)]
+    exclude_unused_map: bool,
     /// How to compress pages: none, zlib, lzo, snappy or zstd; zlib and zstd
     /// take a level (zstd:9). auto: none, snappy or zstd, by whether the cpus
     /// or the target are measured to be the limit; two runs with it may write
@@ -136,6 +141,7 @@ impl Args {
             dry_run: self.dry_run,
             limit: self.limit.map(|size| size.0.get()),
             stop: self.deadline.map_or(Stop::default(), |time| Stop::default().after(time)).on_signal(signals::watch()),
+            exclude_unused_map: self.exclude_unused_map,
             map_input: true,
         })
     }

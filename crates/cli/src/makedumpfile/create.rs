@@ -41,6 +41,9 @@ pub fn create(line: &CommandLine, input: &Path, target: &Target, messages: &Mess
             messages.raw(Class::Debug, &crate::report::evidence(&done));
             messages.raw(Class::Report, &format!("{}\n{}\n", report::steps(&done), report::lines(&done)));
             tell_checks(&done, messages);
+            if done.unused_map_pages > 0 {
+                messages.raw(Class::Common, &format!("\nExcluded {} unused vmemmap pages\n", done.unused_map_pages));
+            }
             if !done.complete {
                 messages.line(Class::Common, INCOMPLETE);
                 return Err(Stop::Failed);
@@ -68,6 +71,7 @@ fn options(line: &CommandLine) -> DumpOptions {
         dry_run: line.has(Opt::DryRun),
         limit: line.limit,
         stop: EngineStop::default().on_signal(signals::watch()),
+        exclude_unused_map: line.has(Opt::ExcludeUnusedVmemmap),
         map_input: !line.has(Opt::NonMmap),
     }
 }

@@ -35,6 +35,7 @@ pub fn options(number: u8) -> DumpOptions {
         dry_run: false,
         limit: None,
         stop: Stop::default(),
+        exclude_unused_map: false,
         map_input: true,
     }
 }

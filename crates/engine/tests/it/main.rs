@@ -17,4 +17,5 @@ mod streams;
 mod target;
 mod threads;
 mod unreadable;
+mod unused_map;
 mod vmcoreinfo;

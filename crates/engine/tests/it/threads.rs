@@ -148,6 +148,7 @@ fn c36_any_combination_of_options_makes_a_dump() {
                         max_memory,
                         force: dry_run,
                         dry_run,
+                        exclude_unused_map: false,
                         map_input,
                         ..options(0)
                     };
