@@ -13,6 +13,8 @@ pub enum Exit {
     // 2 is left to what makedumpfile means by it: the dump's kernel is not the one of the debug information given.
     /// The dump is there and can be read, but does not hold all it should.
     Incomplete = 3,
+    /// The dump is damaged: bytes of it are wrong, it contradicts itself, or so little is left of it that nothing can be read.
+    Damaged = 4,
     /// The command line cannot be used (EX_USAGE of sysexits.h).
     Usage = 64,
 }
@@ -30,4 +32,5 @@ Exit codes:
    1  failed
    2  not used; makedumpfile's code for a dump of another kernel than the -i file's
    3  the dump is incomplete: it can be read, but does not hold all it should
+   4  the dump is damaged: it contradicts itself, or not even its headers are left
   64  the command line cannot be used";

@@ -14,6 +14,7 @@ fn name(stage: Stage) -> &'static str {
     match stage {
         Stage::FindPages => "find pages",
         Stage::CopyPages => "copy pages",
+        Stage::CheckPages => "check pages",
     }
 }
 

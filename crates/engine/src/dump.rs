@@ -45,7 +45,7 @@ pub fn dump(
     run(Input::open_with(input, options.map_input)?, target, options, observer, started)
 }
 
-fn same_file(one: &Path, other: &Path) -> bool {
+pub(crate) fn same_file(one: &Path, other: &Path) -> bool {
     match (metadata(one), metadata(other)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,

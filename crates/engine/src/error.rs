@@ -112,6 +112,12 @@ pub enum EngineError {
         /// Pages to keep.
         pages: u64,
     },
+    /// An ELF core is to be repaired.
+    #[error("{file} is an ELF core, which cannot be repaired yet; `coresift dump -d 0` makes a dump of what it holds")]
+    RepairElf {
+        /// The input.
+        file: String,
+    },
     /// The codec cannot be set up.
     #[error(transparent)]
     Codec(#[from] CodecError),

@@ -9,6 +9,8 @@ pub enum Stage {
     FindPages,
     /// Reading, compressing and writing the kept pages.
     CopyPages,
+    /// Reading and decompressing the pages of a dump, to see whether they are sound.
+    CheckPages,
 }
 
 /// Something that happened.

@@ -38,11 +38,7 @@ impl Source {
         if input.machine() == Machine::ARM {
             return Err(EngineError::Machine { file: input.name().to_owned(), machine: input.machine().to_string() });
         }
-        let page_size =
-            input.vmcoreinfo().map(VmcoreInfo::parse).and_then(|i| i.plain_decimal("PAGESIZE").ok().flatten());
-        if let Some(page) = page_size.and_then(PageSize::new) {
-            input.set_page_size(page)?;
-        }
+        apply_page_size(&mut input)?;
         let mut notes: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
         let missing = missing_pages(&input);
         notes.extend(missing.iter().cloned());
@@ -211,6 +207,18 @@ impl Source {
         }
         let time = self.kernel.as_ref().and_then(|k| k.info.plain_decimal("CRASHTIME").ok().flatten());
         (time.and_then(|t| i64::try_from(t).ok()).unwrap_or(0), 0)
+    }
+}
+
+/// Takes the page size from VMCOREINFO, as far as it tells one.
+///
+/// # Errors
+/// The headers of a kdump-compressed file say another.
+pub fn apply_page_size(input: &mut Input) -> Result<(), EngineError> {
+    let page_size = input.vmcoreinfo().map(VmcoreInfo::parse).and_then(|i| i.plain_decimal("PAGESIZE").ok().flatten());
+    match page_size.and_then(PageSize::new) {
+        Some(page) => Ok(input.set_page_size(page)?),
+        None => Ok(()),
     }
 }
 

@@ -178,6 +178,15 @@ impl Info {
         for problem in &self.problems {
             row("Problem", problem.clone());
         }
+        if !self.complete || !self.problems.is_empty() {
+            row(
+                "Next",
+                format!(
+                    "`coresift verify {0}` reads every page; `coresift repair {0} OUT` makes an openable dump",
+                    self.file
+                ),
+            );
+        }
         row("Kernel", self.kernel.release.clone().unwrap_or_else(unknown));
         for (name, value) in
             [("  version", &self.kernel.version), ("  node", &self.kernel.node), ("  note", &self.kernel.problem)]

@@ -2,6 +2,8 @@
 
 mod dump;
 mod info;
+mod repair;
+mod verify;
 
 use crate::exit::{self, Exit};
 use crate::output::complain;
@@ -20,6 +22,8 @@ struct Cli {
 enum Command {
     Dump(dump::Args),
     Info(info::Args),
+    Verify(verify::Args),
+    Repair(repair::Args),
     /// Take the place of makedumpfile (its options: `coresift makedumpfile -h`)
     ///
     /// A link to this program called `makedumpfile` does the same.
@@ -36,6 +40,8 @@ pub fn main(args: &[OsString]) -> Exit {
     match Cli::try_parse_from(args) {
         Ok(Cli { command: Command::Dump(args) }) => dump::run(&args),
         Ok(Cli { command: Command::Info(args) }) => info::run(&args),
+        Ok(Cli { command: Command::Verify(args) }) => verify::run(&args),
+        Ok(Cli { command: Command::Repair(args) }) => repair::run(&args),
         // `main` takes this command before clap sees its options; what is left are spellings clap alone understands.
         Ok(Cli { command: Command::Makedumpfile { .. } }) => {
             complain("`makedumpfile` must be the first argument");

@@ -16,6 +16,8 @@ pub fn step_name(stage: Stage) -> &'static str {
     match stage {
         Stage::FindPages => "Excluding unnecessary pages",
         Stage::CopyPages => "Copying data               ",
+        // No command line of makedumpfile asks for it.
+        Stage::CheckPages => "Checking pages             ",
     }
 }
 
@@ -93,7 +95,7 @@ impl Observer for Progress<'_> {
         state.lines = state.lines.wrapping_add(1);
         let eta = match stage {
             Stage::CopyPages => eta(now.duration_since(state.started), done, total),
-            Stage::FindPages => " ".into(),
+            Stage::FindPages | Stage::CheckPages => " ".into(),
         };
         let permille = per_mille(done, total);
         let line =

@@ -3,6 +3,7 @@
 
 mod common;
 mod reader;
+mod repair;
 
 mod auto;
 mod checks;

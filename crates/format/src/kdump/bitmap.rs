@@ -84,6 +84,50 @@ pub struct BitmapFaults {
 }
 
 impl Bitmaps {
+    /// Readers of all blocks of both bitmaps, which end at file offset `end`, and the length of one in bytes.
+    fn readers<'a>(&self, bytes: &'a dyn Bytes, end: u64) -> (Reader<'a>, Reader<'a>, u64) {
+        let whole = end.saturating_sub(self.first);
+        let len = if self.second == self.first { whole } else { self.second - self.first };
+        let second = Reader::new(bytes, "2nd bitmap", self.second, end.saturating_sub(self.second));
+        (Reader::new(bytes, "1st bitmap", self.first, len), second, len)
+    }
+
+    /// Shows `each` the bitmaps with the file offset of each piece, as they should be: what is in the 2nd is in the 1st, and no bit is
+    /// set behind the last page. Holes are left out. The bitmaps end at file offset `end`.
+    pub fn mended(&self, bytes: &dyn Bytes, end: u64, mut each: impl FnMut(u64, &[u8])) -> Result<()> {
+        let (mut first, mut second, len) = self.readers(bytes, end);
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < len {
+            at = first.next_data(at).min(second.next_data(at));
+            let n = CHUNK_BYTES.min(len.saturating_sub(at));
+            one.clear();
+            one.extend_from_slice(first.get(at, n)?);
+            other.clear();
+            other.extend_from_slice(second.get(at, n)?);
+            for (i, (one, other)) in (at..).zip(one.iter_mut().zip(&mut other)) {
+                let mask = self.mask(i);
+                *other &= mask;
+                *one = *one & mask | *other;
+            }
+            each(self.first.saturating_add(at), &one);
+            if self.second != self.first {
+                each(self.second.saturating_add(at), &other);
+            }
+            at += n.max(1);
+        }
+        Ok(())
+    }
+
+    /// Bits of byte `index` of a bitmap that stand for a page.
+    const fn mask(&self, index: u64) -> u8 {
+        match self.pages.saturating_sub(index.saturating_mul(8)) {
+            0 => 0,
+            n @ 1..8 => (1 << n) - 1,
+            _ => u8::MAX,
+        }
+    }
+
     /// Counts bits that no writer sets. The bitmaps end at file offset `end`.
     pub fn faults(&self, bytes: &dyn Bytes, end: u64) -> Result<BitmapFaults> {
         let two = self.second != self.first;
@@ -99,9 +143,7 @@ impl Bitmaps {
             let (one, other) = (first.get(at, n)?, second.get(at, n)?);
             for (i, one) in (at..).zip(one) {
                 let other = other.get((i - at) as usize).copied().unwrap_or_default();
-                // Bits of this byte that stand for a page.
-                let pages = self.pages.saturating_sub(i * 8).min(8);
-                let mask = ((1u16 << pages) - 1) as u8;
+                let mask = self.mask(i);
                 faults.outside_ram += u64::from((other & !one & mask).count_ones());
                 let behind = if two {
                     (one & !mask).count_ones() + (other & !mask).count_ones()

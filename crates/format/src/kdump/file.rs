@@ -164,6 +164,18 @@ impl KdumpFile {
         self.descriptors
     }
 
+    /// File offset of the 1st bitmap.
+    #[must_use]
+    pub const fn bitmaps_at(&self) -> u64 {
+        self.maps.first
+    }
+
+    /// Whether the sub header puts `region` inside the file, or does not name one.
+    #[must_use]
+    pub fn has_region(&self, region: Region) -> bool {
+        region.check(&self.sub, self.bytes.len()).is_ok()
+    }
+
     /// The page range of a part of a split set; `None` for a whole file.
     #[must_use]
     pub fn part(&self) -> Option<Range<Pfn>> {
@@ -227,7 +239,9 @@ impl Region {
         }
     }
 
-    const fn name(self) -> &'static str {
+    /// What the region is called.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         let [name, ..] = self.names();
         name
     }
@@ -238,6 +252,16 @@ impl Region {
             Self::Notes => (sub.offset_note, sub.size_note),
             Self::Eraseinfo => (sub.offset_eraseinfo, sub.size_eraseinfo),
         }
+    }
+
+    /// Makes `sub` say that the region begins at file offset `offset` and has `size` bytes; both are 0 for none.
+    pub const fn set(self, sub: &mut SubHeader, offset: u64, size: u64) {
+        let (to_offset, to_size) = match self {
+            Self::Vmcoreinfo => (&mut sub.offset_vmcoreinfo, &mut sub.size_vmcoreinfo),
+            Self::Notes => (&mut sub.offset_note, &mut sub.size_note),
+            Self::Eraseinfo => (&mut sub.offset_eraseinfo, &mut sub.size_eraseinfo),
+        };
+        (*to_offset, *to_size) = (offset, size);
     }
 
     /// The field that puts the region outside a file of `len` bytes, and its value.
@@ -387,8 +411,10 @@ impl PhysicalMemory for KdumpFile {
 }
 
 impl KdumpFile {
-    /// File offset of the descriptor of the stored page number `rank`.
-    pub(super) const fn descriptor_at(&self, rank: u64) -> u64 {
+    /// File offset of the descriptor of the stored page number `rank`; for the number of stored pages, where the data begin at the
+    /// earliest.
+    #[must_use]
+    pub const fn descriptor_at(&self, rank: u64) -> u64 {
         self.descriptors.saturating_add(rank.saturating_mul(PageDesc::SIZE as u64))
     }
 }

@@ -114,6 +114,15 @@ impl KdumpFile {
         self.maps.faults(&*self.bytes, self.descriptors())
     }
 
+    /// Shows `each` both bitmaps in pieces, with the file offset of each piece, as they should be: without the bits that
+    /// [`Self::bitmap_faults`] counts. What is left out is zeros.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn each_bitmap_piece(&self, each: impl FnMut(u64, &[u8])) -> Result<()> {
+        self.maps.mended(&*self.bytes, self.descriptors(), each)
+    }
+
     /// The descriptor of one page; `None` where the 2nd bitmap has no such page.
     ///
     /// # Errors

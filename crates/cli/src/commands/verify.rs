@@ -1,0 +1,143 @@
+//! `coresift verify`.
+
+use crate::exit::{self, Exit};
+use crate::text::{self, count};
+use crate::{cause, output, progress};
+use coresift_engine::{EngineError, PageProblem, Verdict, Verification, VerifyOptions};
+use coresift_format::FormatError;
+use std::fmt::Write;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+/// Say whether a dump is good
+///
+/// Looks at headers, bitmaps, page descriptors and notes, and reads and decompresses
+/// every page. What is wrong is told with page frame number, physical address, file
+/// offset and codec flag. (lzo, snappy and zstd pages carry no checksum: a changed byte
+/// that still decompresses is not seen; a zlib page does.)
+///
+/// Exit code 0: good. 3: the dump ended early or was cut short, and what is there is
+/// sound. 4: it is damaged.
+#[derive(clap::Args)]
+#[command(after_help = help(), verbatim_doc_comment)]
+pub struct Args {
+    /// Look at what describes the pages only, do not read them
+    #[arg(long)]
+    quick: bool,
+    /// Threads [default: one for each usable cpu]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// An ELF core or a kdump-compressed file, flattened or not
+    dump: PathBuf,
+}
+
+fn help() -> String {
+    format!(
+        "\
+Examples:
+  coresift verify /var/crash/vmcore
+  coresift verify --quick --json vmcore | jq .verdict
+
+{}",
+        exit::HELP
+    )
+}
+
+pub fn run(args: &Args) -> Exit {
+    let options = VerifyOptions { read_pages: !args.quick, threads: args.threads };
+    let progress = progress::new();
+    let result = coresift_engine::verify(&args.dump, &options, &*progress);
+    progress.finish();
+    match result {
+        Ok(found) if args.json => output::print_json(&found, exit_of(found.verdict)),
+        Ok(found) => output::print(&report(&found), exit_of(found.verdict)),
+        Err(error) => {
+            output::complain_chain(cause::chain(&error), cause::advice(&error));
+            unopened(&error, &args.dump)
+        }
+    }
+}
+
+const fn exit_of(verdict: Verdict) -> Exit {
+    match verdict {
+        Verdict::Good => Exit::Ok,
+        Verdict::Incomplete => Exit::Incomplete,
+        Verdict::Damaged => Exit::Damaged,
+    }
+}
+
+/// How a command ends whose dump cannot even be opened: a damaged dump is something else than one that cannot be read.
+pub fn unopened(error: &EngineError, dump: &Path) -> Exit {
+    match error {
+        // Of a transfer that failed at once.
+        EngineError::Input(_) if std::fs::metadata(dump).is_ok_and(|file| file.is_file() && file.len() == 0) => {
+            Exit::Damaged
+        }
+        EngineError::Input(
+            FormatError::CutShort { .. } | FormatError::BadField { .. } | FormatError::Unknown { .. },
+        ) => Exit::Damaged,
+        _ => Exit::Failed,
+    }
+}
+
+const fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Good => "ok",
+        Verdict::Incomplete => "INCOMPLETE",
+        Verdict::Damaged => "DAMAGED",
+    }
+}
+
+/// Problems shown as text; JSON has more.
+const PROBLEMS_SHOWN: usize = 32;
+
+fn report(found: &Verification) -> String {
+    let mut out = format!("{} ({}, {})\n", found.file, found.container, text::bytes(found.file_bytes));
+    let mut line = |text: String| {
+        let _infallible = writeln!(out, "{text}");
+    };
+    for check in &found.checks {
+        line(format!("  {:<12} {:<10}  {}", check.what, word(check.verdict), check.detail));
+    }
+    for problem in found.problems.iter().take(PROBLEMS_SHOWN) {
+        line(page(problem));
+    }
+    if found.problems.len() > PROBLEMS_SHOWN {
+        line(format!("  and {} more, with --json", count((found.problems.len() - PROBLEMS_SHOWN) as u64)));
+    }
+    let pages = if found.pages_read { "pages read" } else { "pages looked up" };
+    line(format!("{} {pages} in {}", count(found.pages.stored), text::seconds(found.seconds)));
+    line(match found.verdict {
+        Verdict::Good => "The dump is good.".to_owned(),
+        Verdict::Incomplete => format!(
+            "The dump is incomplete, and what is there is sound. `coresift repair {} OUT` makes a dump that every reader opens.",
+            found.file
+        ),
+        Verdict::Damaged => format!(
+            "The dump is damaged. Use another copy, or make an openable one of what is sound with `coresift repair {} OUT`.",
+            found.file
+        ),
+    });
+    out
+}
+
+/// One problem: the page, its address, its place in the file, and what is wrong.
+pub fn page(problem: &PageProblem) -> String {
+    let end = problem.pfn + problem.pages - 1;
+    let pfns = if problem.pages == 1 {
+        format!("pfn {:#x}", problem.pfn)
+    } else {
+        format!("pfn {:#x} to {end:#x} ({} pages)", problem.pfn, count(problem.pages))
+    };
+    let mut place = String::new();
+    if let Some(at) = problem.descriptor {
+        let _infallible = write!(place, ", descriptor at {at}");
+    }
+    if let (Some(data), Some(size), Some(flags)) = (problem.data, problem.size, problem.flags) {
+        let _infallible = write!(place, ", {size} bytes at {data}, flags {flags:#x}");
+    }
+    format!("  {pfns}, address {:#x}{place}: {}", problem.address, problem.what)
+}

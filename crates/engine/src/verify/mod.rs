@@ -1,0 +1,95 @@
+//! Is a dump good? Its structure, and each of its pages.
+//!
+//! ```text
+//! file ─ Input::salvage ─> structure.rs: headers, bitmaps, descriptors, places of data, notes
+//!                      └─> pages.rs: every page read and decompressed, on all cpus
+//! ```
+
+mod pages;
+mod structure;
+
+pub use pages::{Fault, PageCounts, PageProblem};
+pub(crate) use pages::{PageCheck, check as check_pages};
+pub use structure::{Check, Verdict};
+
+use crate::error::EngineError;
+use crate::observer::Observer;
+use coresift_format::{Container, FileBytes, Input};
+use serde::Serialize;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How thoroughly to look.
+#[derive(Clone, Copy, Debug)]
+pub struct VerifyOptions {
+    /// Read and decompress every page; otherwise only what describes them is looked at.
+    pub read_pages: bool,
+    /// Threads; `None`: one for each usable cpu.
+    pub threads: Option<NonZeroUsize>,
+}
+
+/// What was found. Any field may be absent in a later version.
+#[derive(Debug, Serialize)]
+pub struct Verification {
+    /// The dump.
+    pub file: String,
+    /// Length of the file in bytes.
+    pub file_bytes: u64,
+    /// `elf` or `kdump`, with `flattened ` before it where it is wrapped.
+    pub container: String,
+    /// The outcome.
+    pub verdict: Verdict,
+    /// The structure, part by part.
+    pub checks: Vec<Check>,
+    /// Whether the bytes of every page were read.
+    pub pages_read: bool,
+    /// Pages by how reading them went.
+    pub pages: PageCounts,
+    /// The first problems with pages, ascending.
+    pub problems: Vec<PageProblem>,
+    /// Page size in bytes.
+    pub page_size: u64,
+    /// Wall time in seconds.
+    pub seconds: f64,
+}
+
+/// Opens the dump `path` even where it ends inside its bitmaps.
+pub(crate) fn salvage(path: &Path) -> Result<Input, EngineError> {
+    let mut input = Input::salvage(Arc::new(FileBytes::open(path)?))?;
+    crate::source::apply_page_size(&mut input)?;
+    Ok(input)
+}
+
+pub(crate) fn container(input: &Input) -> String {
+    let container = match input.container() {
+        Container::Elf => "elf",
+        Container::Kdump => "kdump",
+    };
+    if input.flattened() { format!("flattened {container}") } else { container.to_owned() }
+}
+
+/// Looks at the dump `path`.
+///
+/// # Errors
+/// The file cannot be read, or its headers are not there or cannot be true.
+pub fn verify(path: &Path, options: &VerifyOptions, observer: &dyn Observer) -> Result<Verification, EngineError> {
+    let started = Instant::now();
+    let input = salvage(path)?;
+    let found = check_pages(&input, options.read_pages, options.threads, observer);
+    let checks = structure::check(&input, &found.counts)?;
+    let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Good);
+    Ok(Verification {
+        file: input.name().to_owned(),
+        file_bytes: input.file_len(),
+        container: container(&input),
+        verdict,
+        checks,
+        pages_read: options.read_pages,
+        pages: found.counts,
+        problems: found.problems,
+        page_size: input.memory().page_size().bytes() as u64,
+        seconds: started.elapsed().as_secs_f64(),
+    })
+}

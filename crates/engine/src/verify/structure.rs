@@ -1,0 +1,154 @@
+//! Headers, bitmaps, descriptors, places of page data, notes: whether they agree.
+
+use super::pages::{Fault, PageCounts};
+use crate::error::EngineError;
+use coresift_format::kdump::{KdumpFile, SubHeader};
+use coresift_format::{FormatError, Input, Notes, PhysicalMemory};
+use serde::Serialize;
+
+/// How good a dump, or a part of it, is. In the order of gravity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// All there.
+    Good,
+    /// What is there is right, but the dump ended early or was cut short.
+    Incomplete,
+    /// Bytes are wrong, or the dump contradicts itself.
+    Damaged,
+}
+
+/// One part of the structure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// `headers`, `notes`, `bitmaps`, `descriptors`, `page data`, `pages`, `mark`.
+    pub what: &'static str,
+    /// How good it is.
+    pub verdict: Verdict,
+    /// What was found.
+    pub detail: String,
+}
+
+const fn row(what: &'static str, verdict: Verdict, detail: String) -> Check {
+    Check { what, verdict, detail }
+}
+
+/// All parts of `input`, whose pages were read with the outcome `pages`.
+pub(super) fn check(input: &Input, pages: &PageCounts) -> Result<Vec<Check>, EngineError> {
+    let mut checks: Vec<Check> = input.problems().iter().map(header_problem).collect();
+    if checks.is_empty() {
+        let detail = match input.kdump_header() {
+            Some((header, _)) => format!("version {}, page size {}", header.header_version, header.block_size),
+            None => format!("{} segments", input.segments().len()),
+        };
+        checks.push(row("headers", Verdict::Good, detail));
+    }
+    checks.push(notes(input));
+    if let Some(file) = input.as_kdump() {
+        checks.push(bitmaps(file)?);
+        checks.extend(places(file)?);
+    }
+    checks.push(faults(input, pages));
+    checks.push(mark(input, pages));
+    Ok(checks)
+}
+
+fn header_problem(problem: &FormatError) -> Check {
+    let verdict = match problem {
+        FormatError::CutShort { .. } => Verdict::Incomplete,
+        _ => Verdict::Damaged,
+    };
+    row("headers", verdict, problem.to_string())
+}
+
+fn notes(input: &Input) -> Check {
+    let notes = Notes::new(input.notes(), input.byte_order());
+    let (count, torn) = notes.fold((0, false), |(n, torn), note| (n + 1, torn || note.torn));
+    let info = match (input.vmcoreinfo(), input.vmcoreinfo_offset_in_notes()) {
+        (None, _) => "no VMCOREINFO".to_owned(),
+        (Some(text), Some(at)) => format!("VMCOREINFO of {} bytes at byte {at} of them", text.len()),
+        (Some(text), None) => format!("VMCOREINFO of {} bytes by itself", text.len()),
+    };
+    let named = input.kdump_header().map(|(_, sub): (_, &SubHeader)| sub.size_vmcoreinfo);
+    let mut detail = format!("{count} notes, registers of {} CPUs, {info}", notes.cpus());
+    if torn {
+        detail.push_str("; the last one ends behind them");
+        return row("notes", Verdict::Damaged, detail);
+    }
+    if named.is_some_and(|size| size > 0 && input.vmcoreinfo().is_none_or(|text| text.len() as u64 != size)) {
+        detail.push_str("; size_vmcoreinfo of the sub header is another");
+        return row("notes", Verdict::Damaged, detail);
+    }
+    row("notes", Verdict::Good, detail)
+}
+
+fn bitmaps(file: &KdumpFile) -> Result<Check, EngineError> {
+    let faults = file.bitmap_faults()?;
+    let mut detail = format!("{} pages of RAM, {} of them in the dump", file.ram().len(), file.stored().len());
+    if faults == Default::default() {
+        return Ok(row("bitmaps", Verdict::Good, detail));
+    }
+    for (bits, what) in [
+        (faults.outside_ram, "of the 2nd bitmap are no RAM by the 1st"),
+        (faults.behind_end, "are set behind the last page"),
+    ] {
+        if bits > 0 {
+            detail.push_str(&format!("; {bits} bits {what}"));
+        }
+    }
+    Ok(row("bitmaps", Verdict::Damaged, detail))
+}
+
+fn places(file: &KdumpFile) -> Result<Vec<Check>, EngineError> {
+    let found = file.overlaps()?;
+    let mut detail = format!("{} places, shared by {} more pages", found.places, found.shared);
+    if found.unused > 0 {
+        detail.push_str(&format!("; {} bytes between them belong to no page", found.unused));
+    }
+    if found.crowded > 0 {
+        detail.push_str(&format!("; {} ranges of the file have too many to compare", found.crowded));
+    }
+    let verdict = if found.overlapping + found.crowded > 0 { Verdict::Damaged } else { Verdict::Good };
+    let mut rows = vec![row("page data", verdict, detail)];
+    for o in &found.first {
+        rows.push(row(
+            "page data",
+            Verdict::Damaged,
+            format!(
+                "the data of {} at file offset {} overlap those of {} at {}",
+                o.second.0, o.second.1, o.first.0, o.first.1
+            ),
+        ));
+    }
+    let more = found.overlapping.saturating_sub(found.first.len() as u64);
+    if more > 0 {
+        rows.push(row("page data", Verdict::Damaged, format!("{more} more overlaps")));
+    }
+    Ok(rows)
+}
+
+fn faults(input: &Input, pages: &PageCounts) -> Check {
+    let some: Vec<(Fault, u64)> = pages.faults().into_iter().filter(|(_, pages)| *pages > 0).collect();
+    let detail = some.iter().fold(format!("{} of {} are sound", pages.sound, pages.stored), |text, (fault, pages)| {
+        format!("{text}; {pages} {}", fault.text())
+    });
+    // Only a file that says it ended early may have descriptors without data.
+    let marked = input.incomplete() || input.truncated().is_some();
+    let of = |(fault, _): &(Fault, u64)| match fault {
+        Fault::Unwritten if !marked => Verdict::Damaged,
+        fault if fault.is_damage() => Verdict::Damaged,
+        _ => Verdict::Incomplete,
+    };
+    row("pages", some.iter().map(of).max().unwrap_or(Verdict::Good), detail)
+}
+
+fn mark(input: &Input, pages: &PageCounts) -> Check {
+    let lost = pages.lost() > 0;
+    let (verdict, detail) = match (input.incomplete(), lost) {
+        (true, true) => (Verdict::Incomplete, "marked as ended early, as it did"),
+        (true, false) => (Verdict::Incomplete, "marked as ended early, although every page it names is there"),
+        (false, true) => (Verdict::Incomplete, "not marked as ended early, although pages are lost"),
+        (false, false) => (Verdict::Good, "not marked as ended early"),
+    };
+    row("mark", verdict, detail.to_owned())
+}

@@ -1,0 +1,247 @@
+//! Repairing dumps that were cut or damaged, and verifying what comes of it.
+
+use crate::common::{dump, options, place};
+use crate::reader::Dump;
+use coresift_engine::{
+    EngineError, Fault, Repair, RepairOptions, Silent, Verdict, Verification, VerifyOptions, repair, verify,
+};
+use coresift_format::FormatError;
+use coresift_synth::{Image, KernelLayout, Machine};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use tempfile::TempDir;
+
+const OPTIONS: RepairOptions = RepairOptions { read_pages: true, threads: NonZeroUsize::new(2), force: true };
+
+fn image() -> Image {
+    Machine::new(KernelLayout::get("6.12"))
+        .cpus(2)
+        .ram(0x1000..0x1080)
+        .ram(0x3000..0x3060)
+        .pages("@0x3000 20 zero\n@0x3020 16 buddy order=4\n@0x3030 20 anon\n@0x3044 8 slab order=2")
+        .build()
+}
+
+/// Files of one image: ours in order of need, and one in the order of addresses.
+fn files(image: &Image) -> Vec<Vec<u8>> {
+    let ours = dump(crate::common::core(image), &options(31)).1;
+    vec![ours, image.kdump().without(16, &["free"]).bytes()]
+}
+
+struct Bench(TempDir);
+
+impl Bench {
+    fn new() -> Self {
+        Self(place())
+    }
+
+    fn repair(&self, file: &[u8]) -> Result<(Repair, Vec<u8>), EngineError> {
+        let (path, out) = (self.0.path().join("in"), self.0.path().join("out"));
+        std::fs::write(&path, file).unwrap();
+        let report = repair(&path, &out, &OPTIONS, &Silent)?;
+        assert_eq!(std::fs::read(&path).unwrap(), file, "the input is not touched");
+        Ok((report, std::fs::read(&out).unwrap()))
+    }
+
+    fn verify(&self, file: &[u8], read_pages: bool) -> Verification {
+        let path = self.0.path().join("verified");
+        std::fs::write(&path, file).unwrap();
+        verify(&path, &VerifyOptions { read_pages, threads: NonZeroUsize::new(2) }, &Silent).unwrap()
+    }
+}
+
+/// The pages a file has, by a reader that shares no layout with the library.
+fn pages(file: &[u8]) -> BTreeMap<u64, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    Dump::read(file.to_vec()).pages(|pfn, page| {
+        found.insert(pfn, page.map(<[u8]>::to_vec));
+    });
+    found
+}
+
+/// What `out` has is what `whole` has there, and it is marked where anything is missing. Returns the pages it has.
+fn holds_what_is_left(report: &Repair, out: &[u8], whole: &BTreeMap<u64, Option<Vec<u8>>>, what: &str) -> u64 {
+    let found = pages(out);
+    for (pfn, page) in &found {
+        assert!(page.is_none() || page == &whole[pfn], "{what}: page frame {pfn:#x}");
+    }
+    let sound = found.values().flatten().count() as u64;
+    assert_eq!((report.pages.sound, report.pages.stored), (sound, found.len() as u64), "{what}");
+    assert_eq!(Dump::read(out.to_vec()).incomplete(), !report.complete, "{what}");
+    sound
+}
+
+#[test]
+fn a_whole_dump_verifies_as_good_and_is_repaired_to_itself() {
+    let bench = Bench::new();
+    for file in files(&image()) {
+        for read in [true, false] {
+            let found = bench.verify(&file, read);
+            assert_eq!((found.verdict, found.problems.len()), (Verdict::Good, 0), "{:?}", found.checks);
+            assert_eq!(found.pages.sound, found.pages.stored);
+        }
+        let (report, out) = bench.repair(&file).unwrap();
+        assert!(report.complete && report.changed.is_empty(), "{report:?}");
+        assert_eq!(out, file);
+    }
+}
+
+#[test]
+fn c15_a_dump_cut_at_every_512_bytes_is_repaired_as_far_as_its_headers_reach() {
+    let bench = Bench::new();
+    for file in files(&image()) {
+        let whole = pages(&file);
+        let mut before = 0;
+        for end in (512..file.len()).step_by(512) {
+            let what = format!("cut at {end}");
+            match bench.repair(&file[..end]) {
+                Err(EngineError::Input(FormatError::CutShort { .. } | FormatError::Unknown { .. })) => {
+                    assert!(end < 4096 + 104, "{what}");
+                }
+                Err(error) => panic!("{what}: {error}"),
+                Ok((report, out)) => {
+                    assert!(end >= 4096 + 104 && !report.complete, "{what}");
+                    let sound = holds_what_is_left(&report, &out, &whole, &what);
+                    assert!(sound >= before, "{what}: a longer piece has {sound} pages, a shorter one had {before}");
+                    before = sound;
+                    let again = bench.verify(&out, true);
+                    assert_eq!(again.verdict, Verdict::Incomplete, "{what}: {:?}", again.checks);
+                }
+            }
+        }
+        assert!(before + 4 >= whole.len() as u64, "{before} of {}", whole.len());
+    }
+}
+
+#[test]
+fn a_stream_cut_anywhere_is_repaired() {
+    let bench = Bench::new();
+    let file = image().kdump().bytes();
+    let whole = pages(&file);
+    let stream = coresift_synth::flat::Flatten::default().wrap(&file).bytes;
+    let mut most = 0;
+    for end in (4096..stream.len()).step_by(4 * 512 + 16) {
+        match bench.repair(&stream[..end]) {
+            Err(EngineError::Input(error)) => assert!(end < 3 * 4096, "cut at {end}: {error}"),
+            Err(error) => panic!("cut at {end}: {error}"),
+            Ok((report, out)) => {
+                most = most.max(holds_what_is_left(&report, &out, &whole, &format!("stream cut at {end}")));
+            }
+        }
+    }
+    assert!(most + 8 > whole.len() as u64, "{most} of {}", whole.len());
+}
+
+#[test]
+fn a_page_that_cannot_be_decompressed_is_named_and_becomes_a_lost_page() {
+    let bench = Bench::new();
+    let file = image().kdump().bytes();
+    let whole = pages(&file);
+    let dump = Dump::read(file.clone());
+    let rank = dump.kept.iter().position(|pfn| *pfn == 0x3035).unwrap();
+    let desc = dump.descriptor(rank);
+    assert_eq!(desc.flags, 1, "a zlib page");
+    let mut bad = file;
+    bad[(desc.offset + u64::from(desc.size) / 2) as usize] ^= 0x10;
+    let found = bench.verify(&bad, true);
+    assert_eq!(found.verdict, Verdict::Damaged);
+    let [problem] = &found.problems[..] else { panic!("{:?}", found.problems) };
+    assert_eq!((problem.pfn, problem.address, problem.fault), (0x3035, 0x303_5000, Fault::Undecodable));
+    assert_eq!((problem.data, problem.size, problem.flags), (Some(desc.offset), Some(desc.size), Some(1)));
+    assert_eq!(bench.verify(&bad, false).verdict, Verdict::Good, "--quick does not look at the data");
+    let (report, out) = bench.repair(&bad).unwrap();
+    assert_eq!((report.pages.undecodable, report.lost.len()), (1, 1));
+    holds_what_is_left(&report, &out, &whole, "one bad page");
+    assert_eq!(pages(&out)[&0x3035], None);
+    assert_eq!(bench.verify(&out, true).verdict, Verdict::Incomplete);
+}
+
+#[test]
+fn an_unmarked_dump_with_pages_that_were_never_written_is_damaged_until_it_is_marked() {
+    let bench = Bench::new();
+    let image = image();
+    let mut made = image.kdump();
+    made.lost = image.truth.pfns(&["slab"]).collect();
+    let found = bench.verify(&made.bytes(), true);
+    assert_eq!((found.verdict, found.pages.unwritten), (Verdict::Damaged, 8));
+    let (report, out) = bench.repair(&made.bytes()).unwrap();
+    assert!(!report.complete);
+    assert_eq!(bench.verify(&out, true).verdict, Verdict::Incomplete);
+}
+
+#[test]
+fn regions_outside_the_file_are_taken_out_of_the_headers() {
+    let bench = Bench::new();
+    let mut file = image().kdump().bytes();
+    let whole = pages(&file);
+    // offset_vmcoreinfo and offset_eraseinfo of the sub header, nr_cpus of the main header, a bit behind the last page.
+    file[4096 + 32..4096 + 40].copy_from_slice(&(1u64 << 60).to_le_bytes());
+    file[4096 + 64..4096 + 80].copy_from_slice(&[0x11; 16]);
+    file[460..464].copy_from_slice(&(-5i32).to_le_bytes());
+    let found = bench.verify(&file, true);
+    assert_eq!(found.verdict, Verdict::Damaged, "{:?}", found.checks);
+    let (report, out) = bench.repair(&file).unwrap();
+    assert_eq!((report.found.len(), report.pages.lost()), (3, 0), "{report:?}");
+    holds_what_is_left(&report, &out, &whole, "headers");
+    let dump = Dump::read(out.clone());
+    assert_eq!(dump.cpus, 2);
+    assert!(dump.vmcoreinfo.starts_with(b"OSRELEASE="), "found in the notes");
+    assert_eq!(bench.verify(&out, true).verdict, Verdict::Incomplete);
+}
+
+#[test]
+fn the_outcome_is_the_same_for_any_number_of_threads() {
+    let bench = Bench::new();
+    let image = image();
+    let mut made = image.kdump();
+    made.lost = image.ram().iter().cloned().flatten().filter(|pfn| pfn % 3 == 0).collect();
+    let path = bench.0.path().join("lossy");
+    std::fs::write(&path, made.bytes()).unwrap();
+    let run = |threads| {
+        let options = VerifyOptions { read_pages: true, threads: NonZeroUsize::new(threads) };
+        format!("{:?}", verify(&path, &options, &Silent).unwrap().problems)
+    };
+    assert!((2..6).all(|threads| run(threads) == run(1)));
+}
+
+#[test]
+fn the_target_is_neither_the_input_nor_overwritten_unasked() {
+    let bench = Bench::new();
+    let path = bench.0.path().join("in");
+    std::fs::write(&path, image().kdump().bytes()).unwrap();
+    assert!(matches!(repair(&path, &path, &OPTIONS, &Silent), Err(EngineError::TargetIsInput { .. })));
+    let out = bench.0.path().join("out");
+    std::fs::write(&out, b"mine").unwrap();
+    let careful = RepairOptions { force: false, ..OPTIONS };
+    assert!(matches!(repair(&path, &out, &careful, &Silent), Err(EngineError::TargetExists { .. })));
+    assert_eq!(std::fs::read(&out).unwrap(), b"mine");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn whatever_happens_to_a_dump_what_repair_makes_is_consistent(
+        end in 0usize..1 << 20,
+        bytes in proptest::collection::vec((0usize..1 << 20, any::<u8>()), 0..12),
+        near in proptest::collection::vec((0usize..20_000, any::<u8>()), 0..4),
+    ) {
+        let bench = Bench::new();
+        let mut file = image().kdump().bytes();
+        for (at, byte) in bytes.into_iter().chain(near) {
+            let at = at % file.len();
+            file[at] = byte;
+        }
+        file.truncate(end.max(5000).min(file.len()));
+        match bench.repair(&file) {
+            Err(EngineError::Input(_)) => {}
+            Err(error) => panic!("{error}"),
+            Ok((report, out)) => {
+                let again = bench.verify(&out, true);
+                prop_assert_eq!(again.pages.sound, report.pages.sound);
+                prop_assert_eq!(again.pages.lost(), again.pages.unwritten, "what is lost is marked as lost: {:?}", again.problems);
+                prop_assert_eq!(again.verdict == Verdict::Good, report.complete, "{:?}", again.checks);
+            }
+        }
+    }
+}
