@@ -112,6 +112,9 @@ fn report(found: &Verification) -> String {
     line(format!("{} {pages} in {}", count(found.pages.stored), text::seconds(found.seconds)));
     line(match found.verdict {
         Verdict::Good => "The dump is good.".to_owned(),
+        Verdict::Incomplete if found.ended_early() => {
+            "The dump is incomplete: it ended early and says so. What is there is sound.".to_owned()
+        }
         Verdict::Incomplete => format!(
             "The dump is incomplete, and what is there is sound. `coresift repair {} OUT` makes a dump that every reader opens.",
             found.file

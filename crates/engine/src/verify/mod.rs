@@ -39,6 +39,8 @@ pub struct Verification {
     pub file_bytes: u64,
     /// `elf` or `kdump`, with `flattened ` before it where it is wrapped.
     pub container: String,
+    /// Whether its writer marked it as ended early.
+    pub marked_incomplete: bool,
     /// The outcome.
     pub verdict: Verdict,
     /// The structure, part by part.
@@ -53,6 +55,18 @@ pub struct Verification {
     pub page_size: u64,
     /// Wall time in seconds.
     pub seconds: f64,
+}
+
+impl Verification {
+    /// Whether nothing is wrong but that the dump ended early, as its mark says: every reader opens it as it is.
+    #[must_use]
+    pub fn ended_early(&self) -> bool {
+        let marked = self.checks.iter().all(|check| match check.what {
+            "mark" | "pages" => check.verdict <= Verdict::Incomplete,
+            _ => check.verdict == Verdict::Good,
+        });
+        marked && self.marked_incomplete && self.pages.lost() == self.pages.unwritten
+    }
 }
 
 /// Opens the dump `path` even where it ends inside its bitmaps.
@@ -84,6 +98,7 @@ pub fn verify(path: &Path, options: &VerifyOptions, observer: &dyn Observer) -> 
         file: input.name().to_owned(),
         file_bytes: input.file_len(),
         container: container(&input),
+        marked_incomplete: input.incomplete(),
         verdict,
         checks,
         pages_read: options.read_pages,
