@@ -56,6 +56,7 @@ pub fn report() -> Report {
         threads: 2,
         peak_memory: 12_700_000,
         memory_budget: 104_857_600,
+        log: None,
         complete: true,
         file_bytes: 41_600_000,
         dry_run: false,

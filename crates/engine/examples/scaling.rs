@@ -119,6 +119,7 @@ fn main() {
             stop: Stop::default(),
             exclude_unused_map: false,
             map_input: false,
+            log: None,
         };
         let observer = SlowSink { time: sink, slept: AtomicU64::new(0) };
         let _ = lock_times();

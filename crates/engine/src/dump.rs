@@ -5,6 +5,7 @@ use crate::bitmap::Bitmap;
 use crate::budget::{Budget, peak_memory, usable_cpus};
 use crate::checks;
 use crate::error::EngineError;
+use crate::log;
 use crate::observer::{Event, Observer};
 use crate::options::{DumpOptions, Exclusion, Target};
 use crate::pipeline::{Copied, Copying, copy};
@@ -74,6 +75,9 @@ fn run(
 ) -> Result<Report, EngineError> {
     let path = target.name();
     Output::check_target(target, options.force)?;
+    // Whatever else fails, the log is there; but a dry run writes nothing.
+    let log = options.log.as_deref().filter(|_| !options.dry_run);
+    let log = log.map(|log| log::save(&input, log, path, options.force, observer));
     let source = Source::of(input, options, observer)?;
     let mut attempts = options.exclude.iter().peekable();
     let mut output = None;
@@ -97,6 +101,8 @@ fn run(
         let (kept, since) = (run.kept, run.started_here);
         let mut report = run.finish(output);
         report.attempts.clone_from(&failures);
+        report.notes.splice(0..0, log.iter().flat_map(|row| row.notes.iter().cloned()));
+        report.log.clone_from(&log);
         let Some((ended, Readable(readable))) = ended else {
             report.complete = source.missing.is_none() && report.unreadable_pages == 0;
             return Ok(report);

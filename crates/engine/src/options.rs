@@ -31,6 +31,8 @@ pub struct DumpOptions {
     pub stop: Stop,
     /// Map the input where it allows that; otherwise read it.
     pub map_input: bool,
+    /// Save the kernel log in this file, before anything else is done.
+    pub log: Option<PathBuf>,
 }
 
 /// How pages are compressed.

@@ -62,6 +62,8 @@ pub struct Report {
     pub file_bytes: u64,
     /// Whether nothing was written: all of this is what a run would do.
     pub dry_run: bool,
+    /// The kernel log that was saved first, where that was asked for.
+    pub log: Option<LogRow>,
     /// Whether the file holds all it should.
     pub complete: bool,
     /// What ended the run early.
@@ -103,6 +105,20 @@ pub struct AttemptRow {
     pub bytes_out: u64,
     /// Wall time in seconds.
     pub seconds: f64,
+}
+
+/// The kernel log, saved in a file.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LogRow {
+    /// The file.
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Whether all of the log is in it.
+    pub complete: bool,
+    /// What is wrong with the log, or why it was not saved.
+    #[serde(skip)]
+    pub notes: Vec<String>,
 }
 
 /// One codec that `auto` chose.

@@ -19,6 +19,7 @@ mod memmap;
 pub mod nodes;
 mod page;
 mod paging;
+pub mod printk;
 pub mod protected;
 mod scan;
 mod search;

@@ -63,6 +63,10 @@ pub struct Args {
     /// Write nothing; tell what a run would do, and whether it would fit
     #[arg(long)]
     dry_run: bool,
+    /// Save the kernel log in FILE before anything else is done; that it could
+    /// not be saved is told, and stops nothing
+    #[arg(long, value_name = "FILE", verbatim_doc_comment)]
+    log: Option<PathBuf>,
     /// Overwrite OUT when it exists
     #[arg(short, long)]
     force: bool,
@@ -143,6 +147,7 @@ impl Args {
             stop: self.deadline.map_or(Stop::default(), |time| Stop::default().after(time)).on_signal(signals::watch()),
             exclude_unused_map: self.exclude_unused_map,
             map_input: true,
+            log: self.log.clone(),
         })
     }
 }

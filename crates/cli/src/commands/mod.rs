@@ -2,6 +2,7 @@
 
 mod dump;
 mod info;
+mod log;
 mod repair;
 mod verify;
 
@@ -22,6 +23,7 @@ struct Cli {
 enum Command {
     Dump(dump::Args),
     Info(info::Args),
+    Log(log::Args),
     Verify(verify::Args),
     Repair(repair::Args),
     /// Take the place of makedumpfile (its options: `coresift makedumpfile -h`)
@@ -40,6 +42,7 @@ pub fn main(args: &[OsString]) -> Exit {
     match Cli::try_parse_from(args) {
         Ok(Cli { command: Command::Dump(args) }) => dump::run(&args),
         Ok(Cli { command: Command::Info(args) }) => info::run(&args),
+        Ok(Cli { command: Command::Log(args) }) => log::run(&args),
         Ok(Cli { command: Command::Verify(args) }) => verify::run(&args),
         Ok(Cli { command: Command::Repair(args) }) => repair::run(&args),
         // `main` takes this command before clap sees its options; what is left are spellings clap alone understands.

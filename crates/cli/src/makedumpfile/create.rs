@@ -27,11 +27,7 @@ pub fn create(line: &CommandLine, input: &Path, target: &Target, messages: &Mess
         messages.line(Class::Error, &format!("Can't open the dump file ({name}). {}", cause::text(&error)));
         return Err(Stop::Failed);
     }
-    if let Err(error) = File::open(input) {
-        let text = format!("Can't open the dump memory({}). {}", input.display(), cause::text(&error));
-        messages.line(Class::Error, &text);
-        return Err(Stop::Failed);
-    }
+    may_read(input, messages)?;
 
     let progress = Progress::new(messages, input, output);
     let result = coresift_engine::dump(input, target, &options(line), &progress);
@@ -73,11 +69,21 @@ fn options(line: &CommandLine) -> DumpOptions {
         stop: EngineStop::default().on_signal(signals::watch()),
         exclude_unused_map: line.has(Opt::ExcludeUnusedVmemmap),
         map_input: !line.has(Opt::NonMmap),
+        log: None,
     }
 }
 
+/// An input that cannot be opened is told in makedumpfile's words.
+pub(super) fn may_read(input: &Path, messages: &Messages) -> Result<(), Stop> {
+    File::open(input).map(drop).map_err(|error| {
+        let text = format!("Can't open the dump memory({}). {}", input.display(), cause::text(&error));
+        messages.line(Class::Error, &text);
+        Stop::Failed
+    })
+}
+
 /// An existing target is refused without -f, and with it must be writable.
-fn may_write(path: &Path, force: bool) -> io::Result<()> {
+pub(super) fn may_write(path: &Path, force: bool) -> io::Result<()> {
     use rustix::fs::{Access, access};
     match access(path, Access::EXISTS) {
         Err(_) => Ok(()),

@@ -6,6 +6,7 @@
 //! ```
 
 mod create;
+mod dmesg;
 mod getopt;
 mod help;
 mod line;
@@ -101,6 +102,9 @@ fn perform(line: &CommandLine, args: &[OsString], messages: &Messages) -> Result
     }
     refuse_missing(line, messages)?;
     note_without_effect(line, messages);
+    if mode == Mode::Dmesg {
+        return dmesg::save(line, messages);
+    }
     let Mode::Create(names) = mode else { return Err(parameter_error(messages).into()) };
     let (input, target) = match names.as_slice() {
         [input] => (input, Target::Stream(StreamTo::Stdout)),

@@ -207,18 +207,12 @@ pub const ROWS: &[Row] = &[
         Works,
         "leave out vmemmap pages that describe no kept page (needs --work-dir)",
     ),
-    long(
-        Opt::DumpDmesg,
-        "dump-dmesg",
-        None,
-        Missing("extracting the kernel log", "make a dump and read its log with crash or drgn"),
-        "write the kernel log instead of a dump",
-    ),
+    long(Opt::DumpDmesg, "dump-dmesg", None, Works, "write the kernel log instead of a dump"),
     long(
         Opt::PartialDmesg,
         "partial-dmesg",
         None,
-        Missing("extracting the kernel log", "make a dump and read its log with crash or drgn"),
+        Works,
         "with --dump-dmesg: only what was logged since the last clear",
     ),
     long(

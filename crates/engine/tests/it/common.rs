@@ -37,6 +37,7 @@ pub fn options(number: u8) -> DumpOptions {
         stop: Stop::default(),
         exclude_unused_map: false,
         map_input: true,
+        log: None,
     }
 }
 
