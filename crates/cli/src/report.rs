@@ -46,6 +46,18 @@ fn amounts(report: &Report) -> String {
         count(report.zero_pages),
         count(report.shared_pages),
     );
+    for part in &report.parts {
+        let failed = part.failed.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+        let _infallible = writeln!(
+            out,
+            "  {}: pfn {:#x} to {:#x}, {} pages, {}{failed}",
+            part.path.display(),
+            part.start_pfn,
+            part.end_pfn,
+            count(part.pages),
+            bytes(part.bytes),
+        );
+    }
     if !report.chosen.is_empty() {
         let all: u64 = report.chosen.iter().map(|row| row.batches).sum();
         let shares = report.chosen.iter().filter(|row| row.batches > 0);

@@ -57,6 +57,7 @@ pub fn report() -> Report {
         peak_memory: 12_700_000,
         memory_budget: 104_857_600,
         log: None,
+        parts: Vec::new(),
         complete: true,
         file_bytes: 41_600_000,
         dry_run: false,

@@ -50,7 +50,6 @@ fn a_command_line_that_cannot_be_used_ends_with_64() {
         "",
         "dump",
         "dump vmcore",
-        "dump vmcore out more",
         "dump -d 32 vmcore out",
         "dump -d 1,x vmcore out",
         "dump -d= vmcore out",

@@ -193,7 +193,7 @@ fn options_without_effect_are_accepted_and_told() {
 #[test]
 fn what_is_not_built_yet_is_refused_before_the_output_is_touched() {
     let place = Place::new();
-    let ended = place.makedumpfile("--split --config conf -x vmlinux vmcore out out2");
+    let ended = place.makedumpfile("--eppic macro --config conf -x vmlinux vmcore out");
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), FAILED));
     assert_eq!(ended.err.lines().count(), 2, "{}", ended.err);
     assert!(!place.has("out"));

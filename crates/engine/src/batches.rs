@@ -2,6 +2,7 @@
 
 use crate::selection::{Kinds, Selection};
 use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, Pfn};
+use std::ops::Range;
 
 /// Bytes of pages in a batch. 256 KiB in and about 100 KiB out are small enough to stay in a core's L2 cache while they are
 /// tested and compressed, and large enough that claiming and writing a batch costs nothing beside that.
@@ -62,6 +63,8 @@ pub struct Batches<'a> {
     ranked: u64,
     batch_pages: u64,
     next: u64,
+    /// Only page frames of this range are handed out.
+    within: Range<u64>,
 }
 
 impl<'a> Batches<'a> {
@@ -83,6 +86,7 @@ impl<'a> Batches<'a> {
             ranked: 0,
             batch_pages: batch_pages as u64,
             next: 0,
+            within: 0..u64::MAX,
         };
         batches.chunks = batches.chunks_of(0);
         batches
@@ -92,6 +96,14 @@ impl<'a> Batches<'a> {
     #[must_use]
     pub const fn essential(&self) -> bool {
         self.pass < self.essential
+    }
+
+    /// Only those of the page frames `range`; ranks stay those among all kept pages.
+    #[must_use]
+    pub fn within(mut self, range: &Range<Pfn>) -> Self {
+        self.within = range.start.0..range.end.0;
+        self.chunks = self.chunks_of(0);
+        self
     }
 
     /// Fills `runs` with the next batch, at most a batch's number of pages, and returns its number, counted from 0; `None` when all
@@ -131,13 +143,15 @@ impl<'a> Batches<'a> {
     fn chunks_of(&self, pass: usize) -> Box<dyn Iterator<Item = u64> + Send + 'a> {
         let kernel_was = self.passes.iter().take(pass).any(|p| matches!(p, Pass::Kernel));
         let slab_was = self.passes.iter().take(pass).any(|p| matches!(p, Pass::Slab));
-        match self.passes.get(pass) {
+        let chunks: Box<dyn Iterator<Item = u64> + Send + 'a> = match self.passes.get(pass) {
             None => Box::new(std::iter::empty()),
             Some(Pass::Of(set)) => Box::new(set.chunks()),
             Some(Pass::Slab) => Box::new(self.selection.slab_chunks()),
             Some(Pass::Rest) if kernel_was && slab_was => Box::new(self.selection.other_chunks()),
             Some(Pass::Kernel | Pass::Rest) => Box::new(self.selection.chunks()),
-        }
+        };
+        let chunk_range = self.within.start >> CHUNK_SHIFT..self.within.end.div_ceil(1 << CHUNK_SHIFT);
+        Box::new(chunks.skip_while(move |c| *c < chunk_range.start).take_while(move |c| *c < chunk_range.end))
     }
 
     fn load(&mut self, chunk: u64) {
@@ -170,6 +184,9 @@ impl<'a> Batches<'a> {
                 Pass::Rest => {}
             }
         }
+        let first = chunk << CHUNK_SHIFT;
+        self.bits.unset(0, self.within.start.saturating_sub(first));
+        self.bits.unset(self.within.end.saturating_sub(first), u64::MAX);
     }
 }
 

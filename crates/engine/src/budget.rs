@@ -9,6 +9,9 @@ use std::path::Path;
 /// What the program needs whatever it does: code, headers, notes, waiting descriptors, the table of pages that are shared. Measured as
 /// 6.4 to 7.3 MiB with one thread, that thread's own included.
 const BASE_BYTES: u64 = 8 << 20;
+/// What each further file takes that is written at the same time: its waiting descriptors, twice 1 MiB at the most, and its table of
+/// pages that are shared, 1 MiB and some.
+const PART_BYTES: u64 = 3584 << 10;
 /// Share of the available memory that is taken when no budget is given: the page cache of the target needs the rest.
 const DEFAULT_SHARE: u64 = 60;
 
@@ -60,6 +63,18 @@ impl Budget {
     pub fn room(&self, compression: Compression, fixed: u64) -> usize {
         let used = BASE_BYTES + fixed + bytes_per_worker(compression) as u64;
         usize::try_from((self.bytes.saturating_sub(used) / 4).max(LEAST_ROOM)).unwrap_or(usize::MAX)
+    }
+
+    /// How many of the `parts` of a split set are written at once, each by a thread of its own at least, and how many threads there are
+    /// in all: as many as are `wanted` and fit beside page sets of `page_set` bytes.
+    #[must_use]
+    pub fn lanes(&self, parts: usize, wanted: usize, compression: Compression, page_set: u64) -> (usize, usize) {
+        let worker = bytes_per_worker(compression) as u64;
+        let first = BASE_BYTES.saturating_add(page_set).saturating_add(worker);
+        let more = self.bytes.saturating_sub(first) / (worker + PART_BYTES);
+        let lanes = parts.min(usize::try_from(more).unwrap_or(usize::MAX).saturating_add(1)).max(1);
+        let taken = page_set.saturating_add((lanes as u64 - 1).saturating_mul(PART_BYTES));
+        (lanes, self.threads(wanted.max(lanes), compression, taken).max(lanes))
     }
 
     /// As many of the `wanted` threads as fit beside a page set of `page_set` bytes, at least one.
@@ -116,6 +131,17 @@ mod tests {
         assert_eq!(available("MemTotal: 9 kB\nMemFree:  1 kB\nMemAvailable:   2 kB\n"), Some(2048));
         assert_eq!(available("MemFree:  1 kB\n"), Some(1024));
         assert_eq!(available("nothing"), None);
+    }
+
+    #[test]
+    fn every_part_has_a_thread_where_memory_allows_it() {
+        let zlib = Compression::from(Codec::Zlib);
+        let lanes = |mib: u64, parts, wanted| Budget { bytes: mib << 20, given: true }.lanes(parts, wanted, zlib, 0);
+        assert_eq!(lanes(1, 7, 4), (1, 1));
+        assert_eq!(lanes(4096, 7, 2), (7, 7));
+        assert_eq!(lanes(4096, 3, 8), (3, 8));
+        let (few, threads) = lanes(24, 7, 7);
+        assert!(few > 1 && few < 7 && threads >= few, "{few} {threads}");
     }
 
     #[test]

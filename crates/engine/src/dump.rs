@@ -13,6 +13,7 @@ use crate::plan::{Plan, Prepared};
 use crate::report::{AttemptRow, ChosenRow, Report, StageRow, UnreadableRun};
 use crate::scan::{Chunks, Limits};
 use crate::source::Source;
+use crate::split;
 use crate::stop::StopReason;
 use crate::target::{Output, WriteFailed};
 use crate::writer::{Metadata, Readable, Writer};
@@ -39,11 +40,21 @@ pub fn dump(
 ) -> Result<Report, EngineError> {
     let started = Instant::now();
     // Before the input, which may take long to open.
-    Output::check_target(target, options.force)?;
-    if same_file(input, target.name()) {
-        return Err(EngineError::TargetIsInput { path: target.name().to_owned() });
+    check(target, options)?;
+    for path in target.files() {
+        if same_file(input, path) {
+            return Err(EngineError::TargetIsInput { path: path.to_owned() });
+        }
     }
     run(Input::open_with(input, options.map_input)?, target, options, observer, started)
+}
+
+/// Whether all files of the target can become one, before any is touched.
+fn check(target: &Target, options: &DumpOptions) -> Result<(), EngineError> {
+    match target {
+        Target::Parts { paths, .. } => split::check(paths, options.force),
+        one => Output::check_target(one, options.force),
+    }
 }
 
 pub(crate) fn same_file(one: &Path, other: &Path) -> bool {
@@ -73,41 +84,45 @@ fn run(
     observer: &dyn Observer,
     started: Instant,
 ) -> Result<Report, EngineError> {
-    let path = target.name();
-    Output::check_target(target, options.force)?;
+    check(target, options)?;
     // Whatever else fails, the log is there; but a dry run writes nothing.
     let log = options.log.as_deref().filter(|_| !options.dry_run);
-    let log = log.map(|log| log::save(&input, log, path, options.force, observer));
+    let log = log.map(|log| log::save(&input, log, target.name(), options.force, observer));
     let source = Source::of(input, options, observer)?;
+    let align = split::align(target, source.input.memory().page_size())?;
     let mut attempts = options.exclude.iter().peekable();
-    let mut output = None;
+    let mut outputs = Vec::new();
     let mut failures = Vec::new();
     while let Some(asked) = attempts.next() {
         let exclusion = source.raise(*asked, observer);
-        let mut run = Run::new(&source, options, exclusion, started, output.is_none())?;
+        let mut run = Run::new(&source, options, exclusion, started, outputs.is_empty())?;
         let mut meta = source.metadata(options.compression.header().into(), exclusion.level)?;
         if options.exclude_unused_map && source.kernel.is_some() {
             meta.header.status |= STATUS_EXCLUDED_VMEMMAP;
         }
         // The input is understood and can be described: only now is the target touched.
-        let output = match &mut output {
-            Some(open) => open,
-            none => {
-                let open = Output::open_target(target, options.force, options.dry_run)?;
-                none.insert(Arc::new(open.with_limit(options.limit)))
-            }
+        if outputs.is_empty() {
+            let opened = Output::open_target(target, options.force, options.dry_run)?;
+            outputs = opened.into_iter().map(|output| Arc::new(output.with_limit(options.limit))).collect();
+        }
+        let ended = match outputs.as_slice() {
+            parts if matches!(target, Target::Parts { .. }) => run.attempt_parts(&meta, parts, align, observer)?,
+            [output] => run.attempt(meta, output, observer)?.map(|why| Failed::of(0, why)),
+            _ => return Err(EngineError::NothingAsked),
         };
-        let ended = run.attempt(meta, output, observer)?;
         let (kept, since) = (run.kept, run.started_here);
-        let mut report = run.finish(output);
+        let mut report = run.finish(&outputs);
         report.attempts.clone_from(&failures);
         report.notes.splice(0..0, log.iter().flat_map(|row| row.notes.iter().cloned()));
         report.log.clone_from(&log);
-        let Some((ended, Readable(readable))) = ended else {
+        for (row, path) in report.parts.iter_mut().zip(target.files()) {
+            row.path.clone_from(path);
+        }
+        let Some(Failed { file, ended, readable: Readable(readable) }) = ended else {
             report.complete = source.missing.is_none() && report.unreadable_pages == 0;
             return Ok(report);
         };
-        let path = path.to_owned();
+        let path = target.file(file).to_owned();
         report.ended = Some(ended.to_string());
         let failed = match ended {
             Ended::Write(failed) => failed,
@@ -116,14 +131,17 @@ fn run(
             }
         };
         // What is in a stream cannot be taken back: there is no second attempt.
-        if output.is_stream() && failed.limit().is_none() {
-            return Err(EngineError::Stream { path, written: output.written(), error: failed.error });
+        let stream = outputs.iter().find(|output| output.is_stream());
+        if let Some(stream) = stream
+            && failed.limit().is_none()
+        {
+            return Err(EngineError::Stream { path, written: stream.written(), error: failed.error });
         }
         if !failed.is_full() {
             return Err(EngineError::Write { path, offset: failed.offset, error: failed.error, readable });
         }
         let limit = failed.limit();
-        match attempts.peek().filter(|_| !output.is_stream()) {
+        match attempts.peek().filter(|_| stream.is_none()) {
             Some(next) => {
                 observer.event(Event::Retry { level: next.level, limit });
                 failures.push(failure(&report, kept, since));
@@ -149,7 +167,7 @@ fn failure(report: &Report, kept: u64, since: Instant) -> AttemptRow {
 
 /// What ended an attempt early.
 #[derive(Debug)]
-enum Ended {
+pub(crate) enum Ended {
     Write(WriteFailed),
     Stopped(StopReason),
 }
@@ -163,22 +181,38 @@ impl fmt::Display for Ended {
     }
 }
 
+/// Which file of the target failed, and why.
+pub(crate) struct Failed {
+    /// Its place in [`Target::paths`].
+    pub file: usize,
+    /// Why.
+    pub ended: Ended,
+    /// Whether what was written of it can be read.
+    pub readable: Readable,
+}
+
+impl Failed {
+    pub(crate) fn of(file: usize, (ended, readable): (Ended, Readable)) -> Self {
+        Self { file, ended, readable }
+    }
+}
+
 /// One attempt.
-struct Run<'a> {
-    source: &'a Source,
-    options: &'a DumpOptions,
-    exclusion: Exclusion,
+pub(crate) struct Run<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) options: &'a DumpOptions,
+    pub(crate) exclusion: Exclusion,
     started: Instant,
     /// When the attempt began, which for the first is when the run did.
     started_here: Instant,
     /// Whether no other attempt was made before.
     first: bool,
-    budget: Budget,
+    pub(crate) budget: Budget,
     /// Memory of page sets that is taken whatever the budget, in bytes.
-    fixed: u64,
+    pub(crate) fixed: u64,
     /// Pages to write, once that is known.
-    kept: u64,
-    report: Report,
+    pub(crate) kept: u64,
+    pub(crate) report: Report,
 }
 
 impl<'a> Run<'a> {
@@ -221,9 +255,13 @@ impl<'a> Run<'a> {
         Ok(Self { source, options, exclusion, started, started_here, first, budget, fixed, kept: 0, report })
     }
 
+    /// Threads that were asked for.
+    pub(crate) fn wanted_threads(&self) -> usize {
+        self.options.threads.unwrap_or_else(usable_cpus).max(1)
+    }
+
     fn threads(&self, page_sets: u64) -> usize {
-        let wanted = self.options.threads.unwrap_or_else(usable_cpus).max(1);
-        self.budget.threads(wanted, self.options.compression.largest(), self.fixed + page_sets)
+        self.budget.threads(self.wanted_threads(), self.options.compression.largest(), self.fixed + page_sets)
     }
 
     /// Makes the dump; returns why it ended early, if it did.
@@ -252,7 +290,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn plan(&mut self, bitmap: Bitmap, observer: &dyn Observer) -> Result<Plan<'a>, WriteFailed> {
+    pub(crate) fn plan(&mut self, bitmap: Bitmap, observer: &dyn Observer) -> Result<Plan<'a>, WriteFailed> {
         let memory = self.source.input.memory();
         let mut plan = match &self.source.kernel {
             Some(kernel) => {
@@ -334,7 +372,7 @@ impl<'a> Run<'a> {
         Ok(failed.map(Ended::Write).or(stopped.map(Ended::Stopped)).map(|ended| (ended, Readable(true))))
     }
 
-    fn account(&mut self, copied: &Copied) {
+    pub(crate) fn account(&mut self, copied: &Copied) {
         let report = &mut self.report;
         report.kept_pages = copied.pages;
         report.zero_pages = copied.zero;
@@ -353,14 +391,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn stage(&mut self, name: &'static str, clock: Instant, pages: u64, bytes: u64) {
+    pub(crate) fn stage(&mut self, name: &'static str, clock: Instant, pages: u64, bytes: u64) {
         self.report.stages.push(StageRow { name, seconds: clock.elapsed().as_secs_f64(), pages, bytes });
         self.report.bytes_in += bytes;
     }
 
-    fn finish(mut self, output: &Output) -> Report {
-        self.report.bytes_out = output.written();
-        self.report.file_bytes = output.len();
+    fn finish(mut self, outputs: &[Arc<Output>]) -> Report {
+        self.report.bytes_out = outputs.iter().map(|output| output.written()).sum();
+        self.report.file_bytes = outputs.iter().map(|output| output.len()).sum();
         self.report.seconds = self.started.elapsed().as_secs_f64();
         self.report.peak_memory = peak_memory();
         self.report.memory_budget = self.budget.bytes;

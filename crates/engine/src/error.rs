@@ -34,6 +34,22 @@ pub enum EngineError {
         /// The target.
         path: PathBuf,
     },
+    /// Two parts of a split set are one file.
+    #[error("{path} is named twice, and {other} is the same file; give each part a file of its own", path = path.display(), other = other.display())]
+    PartTwice {
+        /// The second name.
+        path: PathBuf,
+        /// The first.
+        other: PathBuf,
+    },
+    /// The boundaries of parts were to be multiples of no whole number of pages.
+    #[error("a split block of {block} bytes is not a multiple of the page size, {page}; give one that is")]
+    SplitBlock {
+        /// What was asked for, in bytes.
+        block: u64,
+        /// The page size, in bytes.
+        page: u64,
+    },
     /// The target cannot be opened.
     #[error("cannot open the target {path}: {error}", path = path.display())]
     TargetOpen {

@@ -27,9 +27,11 @@ mod report;
 mod scan;
 mod selection;
 mod source;
+mod split;
 mod stop;
 mod target;
 mod verify;
+mod weigh;
 mod worker;
 mod writer;
 
@@ -42,6 +44,8 @@ pub use log::{open_log_file, write_log};
 pub use observer::{Event, Observer, Silent, Stage};
 pub use options::{Choice, DumpOptions, Exclusion, StreamTo, Target};
 pub use repair::{Repair, RepairOptions, repair};
-pub use report::{AttemptRow, CheckRow, ChosenRow, ClassRow, GuardRow, LogRow, Report, StageRow, UnreadableRun};
+pub use report::{
+    AttemptRow, CheckRow, ChosenRow, ClassRow, GuardRow, LogRow, PartRow, Report, StageRow, UnreadableRun,
+};
 pub use stop::{Stop, StopReason};
 pub use verify::{Check, Fault, PageCounts, PageProblem, Verdict, Verification, VerifyOptions, verify};

@@ -125,6 +125,13 @@ pub enum Target {
     Path(PathBuf),
     /// Whatever can be written to from beginning to end, as a flattened stream.
     Stream(StreamTo),
+    /// The parts of a split set, each a file as above, written at once.
+    Parts {
+        /// The files, in the order of page frame numbers.
+        paths: Vec<PathBuf>,
+        /// What the boundaries between parts are multiples of, in bytes of memory; `None`: of a page.
+        block: Option<u64>,
+    },
 }
 
 /// Where a flattened stream goes.
@@ -137,12 +144,25 @@ pub enum StreamTo {
 }
 
 impl Target {
-    /// The name to show in messages.
+    /// The name of file number `index` to show in messages.
+    #[must_use]
+    pub fn file(&self, index: usize) -> &Path {
+        self.files().get(index).map_or(Path::new("the standard output"), |path| path)
+    }
+
+    /// The name to show in messages, of parts that of the first.
     #[must_use]
     pub fn name(&self) -> &Path {
+        self.file(0)
+    }
+
+    /// The files to be written; none for the standard output.
+    #[must_use]
+    pub fn files(&self) -> &[PathBuf] {
         match self {
-            Self::Path(path) | Self::Stream(StreamTo::Path(path)) => path,
-            Self::Stream(StreamTo::Stdout) => Path::new("the standard output"),
+            Self::Path(path) | Self::Stream(StreamTo::Path(path)) => std::slice::from_ref(path),
+            Self::Parts { paths, .. } => paths,
+            Self::Stream(StreamTo::Stdout) => &[],
         }
     }
 }

@@ -333,6 +333,22 @@ impl Ordered {
 }
 
 impl Copied {
+    /// Adds what the copy of another file of the same dump did. Why that ended early is left to it.
+    pub fn merge(&mut self, other: Self) {
+        self.pages += other.pages;
+        self.zero += other.zero;
+        self.shared += other.shared;
+        self.bytes_in += other.bytes_in;
+        self.lost_count += other.lost_count;
+        self.lost.extend(other.lost.into_iter().take(MAX_LOST - self.lost.len().min(MAX_LOST)));
+        for (how, batches) in other.chosen {
+            match self.chosen.iter_mut().find(|row| row.0 == how) {
+                Some(row) => row.1 += batches,
+                None => self.chosen.push((how, batches)),
+            }
+        }
+    }
+
     fn add(&mut self, batch: &Batch, result: Result<u64, WriteFailed>) {
         self.bytes_in += batch.bytes_in;
         self.lost_count += batch.lost.len() as u64;

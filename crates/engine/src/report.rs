@@ -2,6 +2,7 @@
 
 use coresift_kernel::PageClass;
 use serde::Serialize;
+use std::path::PathBuf;
 
 /// The outcome of a dump. Any field may be absent in a later version; numbers of pages are page frames of `page_size` bytes.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -64,6 +65,8 @@ pub struct Report {
     pub dry_run: bool,
     /// The kernel log that was saved first, where that was asked for.
     pub log: Option<LogRow>,
+    /// A row for each part of a split set; none for a single file.
+    pub parts: Vec<PartRow>,
     /// Whether the file holds all it should.
     pub complete: bool,
     /// What ended the run early.
@@ -119,6 +122,23 @@ pub struct LogRow {
     /// What is wrong with the log, or why it was not saved.
     #[serde(skip)]
     pub notes: Vec<String>,
+}
+
+/// One part of a split set.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PartRow {
+    /// The file.
+    pub path: PathBuf,
+    /// First page frame number,
+    pub start_pfn: u64,
+    /// and one more than the last.
+    pub end_pfn: u64,
+    /// Pages it has a descriptor for.
+    pub pages: u64,
+    /// Bytes passed to write.
+    pub bytes: u64,
+    /// What went wrong with it.
+    pub failed: Option<String>,
 }
 
 /// One codec that `auto` chose.

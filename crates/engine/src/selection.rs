@@ -4,7 +4,8 @@
 use crate::bitmap::Bitmap;
 use crate::decide::Decider;
 use crate::scan::Scan;
-use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, Pfn};
+use crate::target::WriteFailed;
+use coresift_format::{CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, PageSet, Pfn};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -133,6 +134,31 @@ impl<'a> Selection<'a> {
             self.slab.copy_chunk(chunk, &mut kinds.slab);
             self.other.copy_chunk(chunk, &mut kinds.other);
         }
+    }
+
+    /// Index of the descriptor of the page frame `pfn`, or of the first behind it that stays.
+    #[must_use]
+    pub fn rank(&self, pfn: Pfn) -> u64 {
+        let (chunk, within) = (pfn.0 >> CHUNK_SHIFT, pfn.0 & (CHUNK_PAGES - 1));
+        if within == 0 {
+            return self.before(chunk);
+        }
+        let mut kinds = Kinds::default();
+        self.load(chunk, &mut kinds, false);
+        self.before(chunk) + kinds.keep.count_in(0, within)
+    }
+
+    /// Writes the bits of the chunks that memory has no room for to `bitmap`, of another file than the one they are in.
+    ///
+    /// # Errors
+    /// The bitmap cannot be written.
+    pub fn copy_later(&self, bitmap: &Bitmap) -> Result<(), WriteFailed> {
+        let mut kinds = Kinds::default();
+        for later in &self.later {
+            self.load(later.chunk, &mut kinds, false);
+            bitmap.write(later.chunk, &kinds.keep)?;
+        }
+        Ok(())
     }
 
     /// Pages of chunks that could not be found again. They are in the bitmap, but have no descriptor.

@@ -130,7 +130,7 @@ impl Source {
             ..SubHeader::default()
         };
         let erase_info = self.input.as_kdump().map_or(Ok(Vec::new()), |file| file.region(Region::Eraseinfo))?;
-        Ok(Metadata { layout, header, sub_header, notes, erase_info, regions })
+        Ok(Metadata { layout, header, sub_header, notes, erase_info, identity: None, regions })
     }
 
     /// What was left out of the input before stays left out.

@@ -154,29 +154,27 @@ impl Output {
             Target::Stream(StreamTo::Path(path)) if is_new_or_file(path) => Self::check(path, force),
             // Pipes, sockets and character devices hold nothing that could be overwritten.
             Target::Stream(_) => Ok(()),
+            Target::Parts { paths, .. } => paths.iter().try_for_each(|path| Self::check(path, force)),
         }
     }
 
-    /// As [`Self::open`], of any target.
+    /// Opens all files of any target.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn open_target(target: &Target, force: bool, dry_run: bool) -> Result<Self, EngineError> {
-        let (path, file) = match target {
-            Target::Path(path) => return Self::open(path, force, dry_run),
-            Target::Stream(_) if dry_run => return Ok(Self::stream(None)),
-            Target::Stream(StreamTo::Stdout) => (target.name(), rustix::io::dup(rustix::stdio::stdout())),
-            Target::Stream(StreamTo::Path(path)) => {
+    pub fn open_target(target: &Target, force: bool, dry_run: bool) -> Result<Vec<Self>, EngineError> {
+        match target {
+            Target::Path(path) => Ok(vec![Self::open(path, force, dry_run)?]),
+            Target::Parts { paths, .. } => paths.iter().map(|path| Self::open(path, force, dry_run)).collect(),
+            Target::Stream(_) if dry_run => Ok(vec![Self::stream(None)]),
+            Target::Stream(to) => {
                 Self::check_target(target, force)?;
-                let mut flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-                if is_new_or_file(path) {
-                    flags |= OFlags::CREATE | if force { OFlags::TRUNC } else { OFlags::EXCL };
-                }
-                (&**path, rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR))
+                let file = open_stream(to, force);
+                let file =
+                    file.map_err(|e| EngineError::TargetOpen { path: target.name().to_owned(), error: e.into() });
+                Ok(vec![Self::stream(Some(file?))])
             }
-        };
-        let file = file.map_err(|e| EngineError::TargetOpen { path: path.to_owned(), error: e.into() })?;
-        Ok(Self::stream(Some(file.into())))
+        }
     }
 
     fn stream(file: Option<File>) -> Self {
@@ -385,6 +383,20 @@ fn is_new_or_file(path: &Path) -> bool {
             FileType::RegularFile | FileType::BlockDevice | FileType::Directory
         )
     })
+}
+
+fn open_stream(to: &StreamTo, force: bool) -> rustix::io::Result<File> {
+    let file = match to {
+        StreamTo::Stdout => rustix::io::dup(rustix::stdio::stdout())?,
+        StreamTo::Path(path) => {
+            let mut flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+            if is_new_or_file(path) {
+                flags |= OFlags::CREATE | if force { OFlags::TRUNC } else { OFlags::EXCL };
+            }
+            rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?
+        }
+    };
+    Ok(file.into())
 }
 
 fn kind_name(kind: FileType) -> &'static str {

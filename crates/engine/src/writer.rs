@@ -7,8 +7,10 @@ use crate::descriptors::{Descriptors, Encoded};
 use crate::selection::Selection;
 use crate::target::{Output, WriteFailed};
 use crate::worker::{Batch, Stored};
-use coresift_format::kdump::{Header, HeaderLayout, Layout, PageDesc, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
-use coresift_format::{PageSet, Pfn};
+use coresift_format::kdump::{
+    Header, HeaderLayout, Layout, PageDesc, PartIdentity, SIGNATURE, STATUS_INCOMPLETE, SubHeader,
+};
+use coresift_format::{Bits, PageSet, Pfn};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,6 +27,8 @@ pub struct Metadata {
     pub notes: Vec<u8>,
     /// What an earlier run erased, as its file tells it; written behind the pages.
     pub erase_info: Vec<u8>,
+    /// Which part of which split set the file is.
+    pub identity: Option<PartIdentity>,
     /// Where everything goes, as long as there are no pages.
     pub regions: Layout,
 }
@@ -37,6 +41,8 @@ pub struct Readable(pub bool);
 pub struct Writer {
     output: Arc<Output>,
     meta: Metadata,
+    /// Index, among all kept pages, of the page with the first descriptor: not 0 in a part of a split set.
+    first: u64,
     /// Where the next data go.
     end: u64,
     descriptors: Descriptors,
@@ -54,7 +60,8 @@ impl Writer {
         let regions = meta.regions;
         output.empty(regions.descriptors).map_err(|e| (e, Readable(false)))?;
         let descriptors = Descriptors::new(Arc::clone(&output));
-        let writer = Self { output, meta, end: regions.descriptors, descriptors, encoded: Encoded::default() };
+        let writer =
+            Self { output, meta, first: 0, end: regions.descriptors, descriptors, encoded: Encoded::default() };
         // What a block device held may be anything, descriptors too: it is no dump until those are zeros.
         if !writer.output.has_old_content() {
             writer.write_head().map_err(|e| (e, Readable(false)))?;
@@ -93,6 +100,52 @@ impl Writer {
         written.map_err(|e| (e, self.readable()))
     }
 
+    /// As [`Self::select`], where the file becomes the part of a split set that holds the page frames `pages`, which are those of the
+    /// indices `ranks` of `selection`. As makedumpfile's parts, it has the bitmap of all pages of the set, room for the descriptors
+    /// of all, and its own in front. The bits of chunks that memory has no room for are in the bitmap if `planned` there.
+    ///
+    /// # Errors
+    /// As [`Self::select`].
+    pub fn select_part(
+        &mut self,
+        selection: &Selection<'_>,
+        pages: &Range<Pfn>,
+        ranks: &Range<u64>,
+        planned: bool,
+    ) -> Result<(), (WriteFailed, Readable)> {
+        let regions = self.meta.regions.with_pages(selection.len());
+        let block = u64::from(self.meta.header.block_size);
+        let (start, end) = (pages.start.0, pages.end.0);
+        let (start_pfn, end_pfn) = (self.long(start), self.long(end));
+        let sub = self.meta.sub_header.clone();
+        self.meta.sub_header = SubHeader { split: 1, start_pfn, end_pfn, start_pfn_64: start, end_pfn_64: end, ..sub };
+        self.meta.regions = regions;
+        (self.first, self.end) = (ranks.start, regions.data + block);
+        self.write_selection(selection, ranks.end - ranks.start, planned).map_err(|e| (e, self.readable()))
+    }
+
+    fn write_selection(&self, selection: &Selection<'_>, own: u64, planned: bool) -> Result<(), WriteFailed> {
+        let Layout { descriptors, data, .. } = self.meta.regions;
+        // The descriptors of the other parts stay a hole, but where old content would show.
+        let own = if self.output.has_old_content() { data } else { self.meta.regions.descriptor(own) };
+        self.output.reserve(descriptors, own)?;
+        self.output.reserve(data, self.end)?;
+        let kept = self.kept();
+        kept.write_set(selection.in_memory())?;
+        if !planned {
+            selection.copy_later(&kept)?;
+        }
+        if self.output.has_old_content() {
+            return self.write_head();
+        }
+        self.output.write_at(&self.sub_header(), self.meta.regions.sub_header)
+    }
+
+    /// A number as a `long` of the crashed machine holds it.
+    fn long(&self, number: u64) -> u64 {
+        if self.meta.layout.abi.bits() == Bits::B64 { number } else { number & u64::from(u32::MAX) }
+    }
+
     fn bitmap(&self, offset: u64) -> Bitmap {
         Bitmap::new(Arc::clone(&self.output), offset, Pfn(self.meta.sub_header.max_mapnr_64))
     }
@@ -115,6 +168,9 @@ impl Writer {
     fn head(&self, incomplete: bool) -> Vec<u8> {
         let mut head = vec![0; self.meta.regions.notes as usize];
         put(&mut head, 0, &self.main_header(incomplete));
+        if let Some(identity) = self.meta.identity {
+            put(&mut head, PartIdentity::OFFSET as usize, &identity.encode(self.meta.layout.endian));
+        }
         put(&mut head, self.meta.regions.sub_header as usize, &self.sub_header());
         head
     }
@@ -151,7 +207,7 @@ impl Writer {
                 let desc = self.descriptor(*page, start);
                 let written = desc.offset + u64::from(desc.size) <= reached;
                 let raw = if written { desc } else { PageDesc::default() }.encode(self.meta.layout.endian);
-                self.encoded.push(self.meta.regions.descriptor(rank), &raw);
+                self.encoded.push(self.meta.regions.descriptor(rank.saturating_sub(self.first)), &raw);
             }
         }
         self.descriptors.queue(&self.encoded);
@@ -176,12 +232,11 @@ impl Writer {
         self.output.room(self.end)
     }
 
-    /// Writes what is left, waits until it is on the medium, and takes the mark of an incomplete file away if the file is
-    /// `complete`. Where a page is lost the mark has to stay: only in a marked file readers expect a descriptor without data.
+    /// Writes what is left and waits until it is on the medium. The mark of an incomplete file stays.
     ///
     /// # Errors
-    /// The target is full or cannot be written; the mark stays then.
-    pub fn finish(mut self, complete: bool) -> Result<(), WriteFailed> {
+    /// The target is full or cannot be written.
+    pub fn close(&mut self) -> Result<(), WriteFailed> {
         self.descriptors.finish()?;
         if !self.meta.erase_info.is_empty() {
             self.output.write_at(&self.meta.erase_info, self.end)?;
@@ -191,6 +246,25 @@ impl Writer {
                 self.output.write_at(&self.sub_header(), self.meta.regions.sub_header)?;
             }
         }
+        if self.output.is_stream() { Ok(()) } else { self.output.sync() }
+    }
+
+    /// Takes the mark of an incomplete file away, after [`Self::close`].
+    ///
+    /// # Errors
+    /// The target cannot be written; the mark stays then.
+    pub fn complete(self) -> Result<(), WriteFailed> {
+        self.output.write_at(&self.main_header(false), 0)?;
+        self.output.sync()
+    }
+
+    /// [`Self::close`], and [`Self::complete`] if the file is `complete`. Where a page is lost the mark has to stay: only in a marked
+    /// file readers expect a descriptor without data.
+    ///
+    /// # Errors
+    /// The target is full or cannot be written; the mark stays then.
+    pub fn finish(mut self, complete: bool) -> Result<(), WriteFailed> {
+        self.close()?;
         if self.output.is_stream() {
             let head = self.head(!complete);
             for held in self.held_back() {
@@ -198,12 +272,7 @@ impl Writer {
             }
             return self.output.end();
         }
-        self.output.sync()?;
-        if complete {
-            self.output.write_at(&self.main_header(false), 0)?;
-            self.output.sync()?;
-        }
-        Ok(())
+        if complete { self.complete() } else { Ok(()) }
     }
 
     /// Leaves a target that failed: a file is as it should be, a stream whose reader is still there gets its mark and its end.

@@ -81,8 +81,11 @@ pub struct Args {
     json: bool,
     /// The memory: /proc/vmcore, or an ELF or kdump file
     vmcore: PathBuf,
-    /// The dump to write; - is the standard output
-    out: PathBuf,
+    /// The dump to write; - is the standard output. Several names: parts of
+    /// it, written at once and of about the same size, which `coresift join`
+    /// and makedumpfile put together
+    #[arg(required = true, verbatim_doc_comment)]
+    out: Vec<PathBuf>,
 }
 
 fn help() -> String {
@@ -96,6 +99,7 @@ Dump levels are sums of
 Examples:
   coresift dump /proc/vmcore /var/crash/vmcore
   coresift dump -d 11,31 --compress lzo /proc/vmcore /var/crash/vmcore
+  coresift dump /proc/vmcore /disk1/part1 /disk2/part2
   coresift dump --exclude zero,free --compress zstd:9 vmcore small
   coresift dump --keep hugetlb --json vmcore small > report.json
   coresift dump --limit 2G --deadline 120 /proc/vmcore /var/crash/vmcore
@@ -119,10 +123,13 @@ fn level(text: &str) -> Result<DumpLevel, String> {
 impl Args {
     /// Where the dump goes, and where the results go then.
     fn target(&self) -> (Target, Results) {
-        if self.out.as_os_str() == "-" {
+        let path = match self.out.as_slice() {
+            [one] => one.clone(),
+            several => return (Target::Parts { paths: several.to_vec(), block: None }, Results::Stdout),
+        };
+        if path.as_os_str() == "-" {
             return (Target::Stream(StreamTo::Stdout), Results::Stderr);
         }
-        let path = self.out.clone();
         let stream = self.flatten || takes_a_stream_only(&path);
         (if stream { Target::Stream(StreamTo::Path(path)) } else { Target::Path(path) }, Results::Stdout)
     }

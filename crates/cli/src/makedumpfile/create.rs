@@ -18,17 +18,17 @@ const STDOUT: &str = "STDOUT";
 
 /// Makes a dump of `input` in `target`.
 pub fn create(line: &CommandLine, input: &Path, target: &Target, messages: &Messages) -> Result<(), Stop> {
-    let output = if let Target::Path(path) = target { path } else { Path::new(STDOUT) };
-    let name = output.display();
     // Both checks come before any work; the dry run has them too, as makedumpfile's.
-    if let Target::Path(path) = target
-        && let Err(error) = may_write(path, line.has(Opt::Force))
-    {
-        messages.line(Class::Error, &format!("Can't open the dump file ({name}). {}", cause::text(&error)));
-        return Err(Stop::Failed);
+    for output in target.files() {
+        if let Err(error) = may_write(output, line.has(Opt::Force)) {
+            let why = cause::text(&error);
+            messages.line(Class::Error, &format!("Can't open the dump file ({}). {why}", output.display()));
+            return Err(Stop::Failed);
+        }
     }
     may_read(input, messages)?;
 
+    let output = target.files().first().map_or(Path::new(STDOUT), |path| path);
     let progress = Progress::new(messages, input, output);
     let result = coresift_engine::dump(input, target, &options(line), &progress);
     progress.end();
@@ -44,7 +44,7 @@ pub fn create(line: &CommandLine, input: &Path, target: &Target, messages: &Mess
                 messages.line(Class::Common, INCOMPLETE);
                 return Err(Stop::Failed);
             }
-            messages.raw(Class::Common, &format!("\nThe dumpfile is saved to {name}.\n"));
+            messages.raw(Class::Common, &saved(target));
             Ok(())
         }
         Err(error) => {
@@ -54,14 +54,25 @@ pub fn create(line: &CommandLine, input: &Path, target: &Target, messages: &Mess
     }
 }
 
-const INCOMPLETE: &str = "This is an incomplete dumpfile, but might analyzable.";
+/// Where the dump is.
+fn saved(target: &Target) -> String {
+    let names: Vec<String> = target.files().iter().map(|path| path.display().to_string()).collect();
+    match names.split_last() {
+        None => format!("\nThe dumpfile is saved to {STDOUT}.\n"),
+        Some((one, [])) => format!("\nThe dumpfile is saved to {one}.\n"),
+        Some((last, rest)) => format!("\nThe dumpfiles are saved to {}, and {last}.\n", rest.join(", ")),
+    }
+}
+
+pub const INCOMPLETE: &str = "This is an incomplete dumpfile, but might analyzable.";
 
 fn options(line: &CommandLine) -> DumpOptions {
     let levels = if line.levels.is_empty() { vec![line.first_level()] } else { line.levels.clone() };
     DumpOptions {
         exclude: levels.into_iter().map(|level| Exclusion::new(level, ClassSet::NONE, ClassSet::NONE)).collect(),
         compression: line.codec.unwrap_or(Codec::None).into(),
-        threads: line.threads,
+        // makedumpfile has no threads beside --split, and a note says that the number is ignored.
+        threads: line.threads.filter(|_| !line.has(Opt::Split)),
         max_memory: None,
         force: line.has(Opt::Force),
         dry_run: line.has(Opt::DryRun),
@@ -119,6 +130,9 @@ fn failed(error: &EngineError, input: &Path, messages: &Messages) {
         messages.line(Class::Common, &format!("{} doesn't contain vmcoreinfo.", input.display()));
     }
     match error {
+        EngineError::SplitBlock { .. } => {
+            messages.line(Class::Error, "The splitblock size must be align to page_size.");
+        }
         EngineError::NoSpace { path, limit, .. } => {
             messages.raw(Class::Common, &no_space(path, *limit));
             messages.line(Class::Common, INCOMPLETE);

@@ -30,6 +30,8 @@ pub struct CommandLine {
     pub limit: Option<u64>,
     /// The threads of --num-threads: `None` without it or when it says 0.
     pub threads: Option<usize>,
+    /// The bytes of --splitblock-size: `None` without it or when it says 0.
+    pub split_block: Option<u64>,
     /// What a user should know about values that were read in another way than they look.
     pub notes: Vec<String>,
 }
@@ -113,6 +115,13 @@ impl CommandLine {
                 Some(size) => self.limit = Some(size.0.get()),
                 None => return Err(invalid(messages, &format!("Limit size({}) is invalid.", value.to_string_lossy()))),
             },
+            Opt::SplitblockSize => {
+                let (kib, plain) = atoi(value.as_bytes());
+                if !plain || kib < 0 {
+                    self.notes.push(read_as("--splitblock-size", value, kib.max(0)));
+                }
+                self.split_block = u64::try_from(kib).ok().filter(|kib| *kib > 0).map(|kib| kib.saturating_mul(1024));
+            }
             Opt::NumThreads => self.read_threads(value),
             _ => {}
         }

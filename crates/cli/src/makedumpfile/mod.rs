@@ -23,7 +23,7 @@ use options::{Opt, Support};
 use rules::Mode;
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// makedumpfile's exit codes. (2, a kernel that is not the one of -i, belongs to an option that is not built yet.)
 const COMPLETED: u8 = 0;
@@ -106,9 +106,13 @@ fn perform(line: &CommandLine, args: &[OsString], messages: &Messages) -> Result
         return dmesg::save(line, messages);
     }
     let Mode::Create(names) = mode else { return Err(parameter_error(messages).into()) };
-    let (input, target) = match names.as_slice() {
-        [input] => (input, Target::Stream(StreamTo::Stdout)),
-        [input, output] => (input, Target::Path(output.into())),
+    let Some((input, outputs)) = names.split_first() else { return Err(parameter_error(messages).into()) };
+    let target = match outputs {
+        paths if line.has(Opt::Split) => {
+            Target::Parts { paths: paths.iter().map(PathBuf::from).collect(), block: line.split_block }
+        }
+        [] => Target::Stream(StreamTo::Stdout),
+        [output] => Target::Path(output.into()),
         _ => return Err(parameter_error(messages).into()),
     };
     create::create(line, Path::new(input), &target, messages)
@@ -141,5 +145,8 @@ fn note_without_effect(line: &CommandLine, messages: &Messages) {
         if let Support::NoEffect(why) = row.support {
             messages.note(&format!("{} has no effect: {why}", row.name()));
         }
+    }
+    if line.has(Opt::SplitblockSize) && !line.has(Opt::Split) {
+        messages.note("--splitblock-size has no effect: nothing is split without --split");
     }
 }

@@ -151,13 +151,7 @@ pub const ROWS: &[Row] = &[
         NoEffect("no temporary file is made"),
         "directory of temporary bitmap files",
     ),
-    long(
-        Opt::SplitblockSize,
-        "splitblock-size",
-        Some("KIB"),
-        NoEffect("nothing is split without --split"),
-        "granularity of --split",
-    ),
+    long(Opt::SplitblockSize, "splitblock-size", Some("KIB"), Works, "granularity of --split"),
     short(Opt::Elf, 'E', None, NoEffect(KDUMP_INSTEAD), "write an ELF file"),
     short(
         Opt::Flatten,
@@ -177,13 +171,7 @@ pub const ROWS: &[Row] = &[
         "make a DUMPFILE of the flattened format read from the standard input",
     ),
     short(Opt::SizeLimit, 'L', Some("SIZE"), Works, "write at most SIZE bytes (K, M, G, T, P, E)"),
-    long(
-        Opt::Split,
-        "split",
-        None,
-        Missing("splitting into several files", "write one file; all cpus work on it anyway"),
-        "write several DUMPFILEs in parallel",
-    ),
+    long(Opt::Split, "split", None, Works, "write several DUMPFILEs in parallel"),
     long(
         Opt::Reassemble,
         "reassemble",

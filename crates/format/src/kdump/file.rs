@@ -4,6 +4,7 @@ use super::bitmap::{Bitmaps, check_base};
 use super::desc::PageDesc;
 use super::detect;
 use super::header::{Abi, Header, HeaderLayout, MAX_VERSION, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
+use super::identity::PartIdentity;
 use crate::bytes::{Bytes, Padded, read_exact, read_some};
 use crate::endian::Bits;
 use crate::error::FETCH_AGAIN;
@@ -42,6 +43,7 @@ pub struct KdumpFile {
     /// File offset of the descriptor of the first stored page.
     pub(super) descriptors: u64,
     max_pfn: Pfn,
+    identity: Option<PartIdentity>,
     problems: Vec<FormatError>,
 }
 
@@ -136,8 +138,10 @@ impl KdumpFile {
         let max_pfn = Pfn(maps.base.saturating_add(maps.pages));
         let (ram, stored) = maps.read(&*bytes)?;
         problems.extend(places.problems(bytes.len()));
+        let raw = read_some(&*bytes, "part identity", PartIdentity::OFFSET, PartIdentity::SIZE as u64)?;
+        let identity = PartIdentity::decode(&raw, layout.endian);
         let header = Header { header_version: version, ..header };
-        Ok(Self { bytes, layout, header, sub, page, maps, ram, stored, descriptors, max_pfn, problems })
+        Ok(Self { bytes, layout, header, sub, page, maps, ram, stored, descriptors, max_pfn, identity, problems })
     }
 
     /// The main header as it is in the file.
@@ -181,6 +185,12 @@ impl KdumpFile {
     pub fn part(&self) -> Option<Range<Pfn>> {
         let (start, end) = part_of(&self.header, &self.sub)?;
         Some(Pfn(start)..Pfn(end))
+    }
+
+    /// Which part of which split set the file is, where its writer says so.
+    #[must_use]
+    pub const fn identity(&self) -> Option<PartIdentity> {
+        self.identity
     }
 
     /// Whether the writer marked the file as ended early.

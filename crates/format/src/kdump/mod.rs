@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! block 0        main header                      header.rs
+//!                in a part: which of which set    identity.rs
 //! block 1 ..     sub header, ELF notes            header.rs
 //!                1st bitmap: page exists          bitmap.rs
 //!                2nd bitmap: page is in the file  bitmap.rs
@@ -17,6 +18,7 @@ mod desc;
 mod detect;
 mod file;
 mod header;
+mod identity;
 mod layout;
 mod overlap;
 mod read;
@@ -28,6 +30,7 @@ pub use file::{KdumpFile, Region};
 pub use header::{
     Abi, Header, HeaderLayout, MAX_VERSION, SIGNATURE, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader,
 };
+pub use identity::PartIdentity;
 pub use layout::Layout;
 pub use overlap::{Overlap, Overlaps};
 pub use walk::{Described, DescriptorCounts, Loss};
