@@ -15,6 +15,7 @@ mod dedup;
 mod descriptors;
 mod dump;
 mod error;
+mod explain;
 mod lock;
 mod log;
 mod merge;
@@ -38,6 +39,7 @@ mod writer;
 pub use budget::usable_cpus;
 pub use dump::{dump, dump_input};
 pub use error::EngineError;
+pub use explain::{Explanation, Explanations, InFile, InKernel, State, Subject, UnknownSubject, explain};
 #[cfg(feature = "measure")]
 pub use lock::{LockTimes, lock_times};
 pub use log::{open_log_file, write_log};

@@ -7,8 +7,11 @@ use crate::virt::VirtAddr;
 use crate::vmcoreinfo::VmcoreInfo;
 use coresift_format::{CHUNK_SHIFT, Pfn};
 
+mod raw;
 #[cfg(test)]
 mod tests;
+
+pub use raw::RawPage;
 
 /// How a free block of the buddy allocator is told from its first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

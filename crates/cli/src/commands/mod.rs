@@ -1,6 +1,7 @@
 //! The native commands, each defined once: the parser, the help text and the snapshots of it come from here.
 
 mod dump;
+mod explain;
 mod info;
 mod log;
 mod repair;
@@ -25,6 +26,7 @@ enum Command {
     Info(info::Args),
     Log(log::Args),
     Verify(verify::Args),
+    Explain(explain::Args),
     Repair(repair::Args),
     /// Take the place of makedumpfile (its options: `coresift makedumpfile -h`)
     ///
@@ -44,6 +46,7 @@ pub fn main(args: &[OsString]) -> Exit {
         Ok(Cli { command: Command::Info(args) }) => info::run(&args),
         Ok(Cli { command: Command::Log(args) }) => log::run(&args),
         Ok(Cli { command: Command::Verify(args) }) => verify::run(&args),
+        Ok(Cli { command: Command::Explain(args) }) => explain::run(&args),
         Ok(Cli { command: Command::Repair(args) }) => repair::run(&args),
         // `main` takes this command before clap sees its options; what is left are spellings clap alone understands.
         Ok(Cli { command: Command::Makedumpfile { .. } }) => {

@@ -1,0 +1,217 @@
+//! One page frame, looked at closely: what its `struct page` says, and what class that makes it.
+
+use crate::class::{ClassSet, PageClass};
+use crate::error::Result;
+use crate::kernel::Kernel;
+use crate::page::{HUGETLB_ORDER, RawPage};
+use crate::scan::{ClassSink, Scanner};
+use crate::symbols::{Symbols, Wanted};
+use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
+use coresift_format::{CHUNK_SHIFT, Pfn, PhysicalMemory};
+
+/// Page flags by their own names (`enum pageflags`); the others there are aliases for a use.
+pub const WANTED: Wanted = Wanted {
+    enumerators: &[
+        "PG_locked",
+        "PG_writeback",
+        "PG_referenced",
+        "PG_uptodate",
+        "PG_dirty",
+        "PG_lru",
+        "PG_head",
+        "PG_waiters",
+        "PG_active",
+        "PG_workingset",
+        "PG_error",
+        "PG_slab",
+        "PG_owner_priv_1",
+        "PG_owner_2",
+        "PG_arch_1",
+        "PG_reserved",
+        "PG_private",
+        "PG_private_2",
+        "PG_mappedtodisk",
+        "PG_reclaim",
+        "PG_swapbacked",
+        "PG_unevictable",
+        "PG_dropbehind",
+        "PG_mlocked",
+        "PG_uncached",
+        "PG_hwpoison",
+        "PG_young",
+        "PG_idle",
+        "PG_arch_2",
+        "PG_arch_3",
+    ],
+    ..Wanted::NONE
+};
+
+/// Numbers of page flags that VMCOREINFO exports.
+const EXPORTED: &[&str] = &["PG_lru", "PG_private", "PG_swapbacked", "PG_slab", "PG_hwpoison"];
+/// Page types that VMCOREINFO exports.
+const TYPES: &[(&str, &str)] = &[
+    ("PAGE_BUDDY_MAPCOUNT_VALUE", "buddy"),
+    ("PAGE_OFFLINE_MAPCOUNT_VALUE", "offline"),
+    ("PAGE_SLAB_MAPCOUNT_VALUE", "slab"),
+    ("PAGE_HUGETLB_MAPCOUNT_VALUE", "hugetlb"),
+    ("PAGE_UNACCEPTED_MAPCOUNT_VALUE", "unaccepted"),
+];
+
+/// A block of page frames that one `struct page` speaks for: free, a compound page, or unaccepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockOf {
+    /// Its first page frame.
+    pub head: Pfn,
+    /// log2 of its page frames.
+    pub order: u8,
+}
+
+/// What was found of one page frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// Its class, as a dump decides it.
+    pub class: PageClass,
+    /// What tells that class in this kernel; `None` for a page frame without `struct page`, which counts as the kernel's.
+    pub evidence: Option<String>,
+    /// The address of its `struct page`.
+    pub struct_page: Option<VirtAddr>,
+    /// Its words, or why they cannot be read.
+    pub raw: std::result::Result<RawPage, String>,
+    /// `_refcount`, where VMCOREINFO tells its place.
+    pub refcount: Option<i32>,
+    /// Names of the flags that are set, those without a known name as `bit 12`.
+    pub flags: Vec<String>,
+    /// What the page type in `_mapcount` is called.
+    pub page_type: Option<&'static str>,
+    /// The block it is in.
+    pub block: Option<BlockOf>,
+    /// The head it points at as a tail.
+    pub tail_of: Option<Pfn>,
+}
+
+/// Looks at page frames of one dump.
+pub struct Inspector<'a> {
+    kernel: &'a Kernel,
+    memory: &'a dyn PhysicalMemory,
+    scanner: Scanner<'a>,
+    reader: KernelReader<'a>,
+    /// Flag numbers and names.
+    names: Vec<(u32, &'static str)>,
+}
+
+impl<'a> Inspector<'a> {
+    /// An inspector of `memory`. `symbols` are those that [`WANTED`] found, if any were.
+    #[must_use]
+    pub fn new(kernel: &'a Kernel, memory: &'a dyn PhysicalMemory, symbols: Option<&Symbols>) -> Self {
+        let by_types = |name: &&'static str| {
+            let number = symbols?.enumerator(name, "naming page flags").ok()?;
+            Some((u32::try_from(number).ok()?, *name))
+        };
+        let mut names: Vec<(u32, &str)> = WANTED.enumerators.iter().filter_map(by_types).collect();
+        for name in EXPORTED {
+            if let Ok(Some(number)) = kernel.info.bit(name)
+                && names.iter().all(|known| known.0 != number)
+            {
+                names.push((number, name));
+            }
+        }
+        names.sort_unstable();
+        let scanner = Scanner::new(kernel, memory, ClassSet::NONE);
+        Self { kernel, memory, scanner, reader: kernel.reader(memory), names }
+    }
+
+    /// Looks at `pfn`.
+    pub fn inspect(&mut self, pfn: Pfn) -> Inspection {
+        let class = self.class(pfn);
+        let struct_page = self.kernel.memmap.page(pfn);
+        let page = match struct_page {
+            Some(at) => self.struct_page(at).map_err(|error| error.to_string()),
+            None => Err("the memory map has no struct page for it".to_owned()),
+        };
+        let rules = &self.kernel.rules;
+        let evidence = || rules.evidence().iter().find(|e| e.0 == class).and_then(|e| e.1.clone());
+        let raw = page.as_ref().map(|page| rules.raw(page)).map_err(Clone::clone);
+        let refcount = page.as_ref().ok().and_then(|page| self.refcount(page));
+        let known = raw.as_ref().ok();
+        Inspection {
+            class,
+            evidence: known.and_then(|_| evidence()),
+            struct_page,
+            refcount,
+            flags: known.map_or_else(Vec::new, |raw| self.flags(raw.flags)),
+            page_type: known.and_then(|raw| self.page_type(raw.mapcount?)),
+            block: self.block(pfn, class),
+            tail_of: known.zip(struct_page).and_then(|(raw, at)| self.head_of(raw, at)),
+            raw,
+        }
+    }
+
+    /// The class as the scan of a dump tells it.
+    fn class(&mut self, pfn: Pfn) -> PageClass {
+        struct Catch(Pfn, Option<PageClass>);
+        impl ClassSink for Catch {
+            fn pages(&mut self, start: Pfn, end: Pfn, class: PageClass) {
+                if (start..end).contains(&self.0) {
+                    self.1 = Some(class);
+                }
+            }
+        }
+        let mut caught = Catch(pfn, None);
+        let _counts = self.scanner.scan_chunk(pfn.0 >> CHUNK_SHIFT, self.memory.ram(), &mut caught);
+        caught.1.unwrap_or(PageClass::Kernel)
+    }
+
+    fn struct_page(&mut self, at: VirtAddr) -> Result<Vec<u8>> {
+        let mut page = vec![0; self.kernel.rules.size()];
+        self.reader.read_virt(at, &mut page)?;
+        Ok(page)
+    }
+
+    fn refcount(&self, page: &[u8]) -> Option<i32> {
+        let at = usize::try_from(self.kernel.info.offset("page._refcount").ok()??).ok()?;
+        page.get(at..)?.first_chunk().map(|b| i32::from_le_bytes(*b))
+    }
+
+    fn flags(&self, flags: u64) -> Vec<String> {
+        /// Bits that hold flags in every configuration: section, node and zone are above (include/linux/page-flags-layout.h).
+        const FLAGS: u32 = 21;
+        let last = self.names.last().map_or(FLAGS, |last| FLAGS.max(last.0 + 1));
+        (0..last.min(u64::BITS))
+            .filter(|bit| flags >> bit & 1 == 1)
+            .filter_map(|bit| match self.names.iter().find(|name| name.0 == bit) {
+                Some((_, name)) => Some((*name).to_owned()),
+                None if bit < FLAGS => Some(format!("bit {bit}")),
+                None => None,
+            })
+            .collect()
+    }
+
+    fn page_type(&self, mapcount: i32) -> Option<&'static str> {
+        let is = |key: &str| self.kernel.info.page_type(key).ok().flatten() == Some(mapcount);
+        (mapcount < -1).then(|| TYPES.iter().find(|(key, _)| is(key)).map(|(_, name)| *name)).flatten()
+    }
+
+    /// The largest block that covers `pfn` and is of its class. Blocks are aligned to their size, so that there is one place for the
+    /// head of each order.
+    fn block(&mut self, pfn: Pfn, class: PageClass) -> Option<BlockOf> {
+        let size = self.kernel.rules.size() as u64;
+        for order in (1..=HUGETLB_ORDER as u8).rev() {
+            let head = Pfn(pfn.0 >> order << order);
+            let Some(at) = self.kernel.memmap.page(head) else { continue };
+            let (Ok(page), next) = (self.struct_page(at), self.struct_page(at.plus(size)).ok()) else { continue };
+            let verdict = self.kernel.rules.classify(head, &page, || next.as_deref());
+            if verdict.order == order && (verdict.class == class || class == PageClass::HwPoison) {
+                return Some(BlockOf { head, order });
+            }
+        }
+        None
+    }
+
+    /// The head a tail points at: the word is its address and one, or (Linux 7.1, where a `struct page` has a power of two of bytes) a mask
+    /// that makes it of the tail's address.
+    fn head_of(&self, raw: &RawPage, at: VirtAddr) -> Option<Pfn> {
+        let word = raw.compound.filter(|word| word & 1 != 0)?;
+        let head = |addr: u64| self.kernel.memmap.pfn_of(VirtAddr(addr)).filter(|_| addr < at.0);
+        head(word - 1).or_else(|| head(at.0 & (word - 1)))
+    }
+}
