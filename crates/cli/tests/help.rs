@@ -20,6 +20,7 @@ fn help_reads_as_reviewed() {
         ("log", "log --help"),
         ("verify", "verify --help"),
         ("repair", "repair --help"),
+        ("explain", "explain --help"),
         ("makedumpfile", "makedumpfile -h"),
         ("makedumpfile-version", "makedumpfile -v"),
     ] {
@@ -29,9 +30,16 @@ fn help_reads_as_reviewed() {
 
 #[test]
 fn no_line_of_help_is_wider_than_a_terminal() {
-    for line in
-        ["--help", "dump --help", "info --help", "log --help", "verify --help", "repair --help", "makedumpfile -h"]
-    {
+    for line in [
+        "--help",
+        "dump --help",
+        "info --help",
+        "log --help",
+        "verify --help",
+        "repair --help",
+        "explain --help",
+        "makedumpfile -h",
+    ] {
         let text = shown(line);
         let widest = text.lines().max_by_key(|l| l.len()).unwrap();
         assert!(widest.len() <= 90, "{line}: {widest}");

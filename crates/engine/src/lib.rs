@@ -39,7 +39,7 @@ mod writer;
 pub use budget::usable_cpus;
 pub use dump::{dump, dump_input};
 pub use error::EngineError;
-pub use explain::{Explanation, Explanations, InFile, InKernel, State, Subject, UnknownSubject, explain};
+pub use explain::{Explanation, Explanations, Failed, InFile, InKernel, State, Subject, UnknownSubject, explain};
 #[cfg(feature = "measure")]
 pub use lock::{LockTimes, lock_times};
 pub use log::{open_log_file, write_log};
@@ -50,4 +50,6 @@ pub use report::{
     AttemptRow, CheckRow, ChosenRow, ClassRow, GuardRow, LogRow, PartRow, Report, StageRow, UnreadableRun,
 };
 pub use stop::{Stop, StopReason};
-pub use verify::{Check, Fault, PageCounts, PageProblem, Verdict, Verification, VerifyOptions, verify};
+pub use verify::{
+    Check, DebuggerStep, DebuggerView, Fault, PageCounts, PageProblem, Verdict, Verification, VerifyOptions, verify,
+};

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 /// For each page: its class and what tells it (page flags, mapping, counts, the block or
 /// compound page it is in), the memory no level leaves out that it belongs to, where its
 /// descriptor and its data are, which pages share the data, and the rule by which it was
-/// kept or left out.
+/// kept or left out. Exit code 1 where an address or a symbol leads to no page; the
+/// others are explained all the same.
 #[derive(clap::Args)]
 #[command(after_help = help(), verbatim_doc_comment)]
 pub struct Args {
@@ -22,9 +23,9 @@ pub struct Args {
     json: bool,
     /// An ELF core or a kdump-compressed file, flattened or not
     dump: PathBuf,
-    /// Pages: a decimal number or pfn:N is a page frame number; 0x... is a physical
-    /// address, and from 0xff00000000000000 on a kernel virtual one; phys: and virt: say
-    /// which; anything else is a kernel symbol
+    /// A page: a decimal number or pfn:N is a page frame number; 0x... is a physical
+    /// address, and from 0xff00000000000000 on a kernel virtual one; phys: and virt:
+    /// say which; anything else is a kernel symbol
     #[arg(required = true, value_name = "PFN|ADDRESS|SYMBOL", verbatim_doc_comment)]
     pages: Vec<Subject>,
 }
@@ -44,8 +45,10 @@ Examples:
 
 pub fn run(args: &Args) -> Exit {
     match coresift_engine::explain(&args.dump, &args.pages) {
-        Ok(found) if args.json => output::print_json(&found, Exit::Ok),
-        Ok(found) => output::print(&report(&found), Exit::Ok),
+        Ok(found) => {
+            let exit = if found.failed.is_empty() { Exit::Ok } else { Exit::Failed };
+            if args.json { output::print_json(&found, exit) } else { output::print(&report(&found), exit) }
+        }
         Err(error) => {
             output::complain_chain(cause::chain(&error), None);
             verify::unopened(&error, &args.dump)
@@ -60,6 +63,9 @@ fn report(found: &Explanations) -> String {
             out.push('\n');
         }
         explain(&mut out, page);
+    }
+    for failed in &found.failed {
+        let _infallible = writeln!(out, "\n{}: {}", failed.asked, failed.why);
     }
     for note in &found.notes {
         let _infallible = writeln!(out, "note: {note}");
@@ -106,7 +112,7 @@ fn kernel_rows(row: &mut impl FnMut(&str, String), kernel: &InKernel) {
         row("  flags", format!("{flags:#x} {}", kernel.flag_names.join(" ")));
     }
     if let Some(mapping) = kernel.mapping {
-        let anonymous = if mapping & 1 == 1 { " (anonymous, unless it is a slab's or a tail's)" } else { "" };
+        let anonymous = if mapping & 1 == 1 && kernel.class == "user" { " (anonymous)" } else { "" };
         row("  mapping", format!("{mapping:#x}{anonymous}"));
     }
     if let Some(mapcount) = kernel.mapcount {

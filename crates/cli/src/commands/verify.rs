@@ -3,7 +3,7 @@
 use crate::exit::{self, Exit};
 use crate::text::{self, count};
 use crate::{cause, output, progress};
-use coresift_engine::{EngineError, PageProblem, Verdict, Verification, VerifyOptions};
+use coresift_engine::{DebuggerView, EngineError, PageProblem, Verdict, Verification, VerifyOptions};
 use coresift_format::FormatError;
 use std::fmt::Write;
 use std::num::NonZeroUsize;
@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 /// Looks at headers, bitmaps, page descriptors and notes, and reads and decompresses
 /// every page. What is wrong is told with page frame number, physical address, file
 /// offset and codec flag. (lzo, snappy and zstd pages carry no checksum: a changed byte
-/// that still decompresses is not seen; a zlib page does.)
+/// that still decompresses is not seen; a zlib page does.) Then opens it as a debugger
+/// would: what it needs first is looked up by name, and the first page that is missing is
+/// told with the rule that left it out.
 ///
 /// Exit code 0: good. 3: the dump ended early or was cut short, and what is there is
 /// sound. 4: it is damaged.
@@ -108,6 +110,7 @@ fn report(found: &Verification) -> String {
     if found.problems.len() > PROBLEMS_SHOWN {
         line(format!("  and {} more, with --json", count((found.problems.len() - PROBLEMS_SHOWN) as u64)));
     }
+    debugger(&found.debugger, &mut line);
     let pages = if found.pages_read { "pages read" } else { "pages looked up" };
     line(format!("{} {pages} in {}", count(found.pages.stored), text::seconds(found.seconds)));
     line(match found.verdict {
@@ -125,6 +128,28 @@ fn report(found: &Verification) -> String {
         ),
     });
     out
+}
+
+/// What a debugger finds, one line a step; a second where something is missing.
+fn debugger(found: &DebuggerView, line: &mut impl FnMut(String)) {
+    match (&found.release, &found.problem) {
+        (Some(release), _) => line(format!("As a debugger opens it: Linux {release}")),
+        (None, problem) => {
+            line(format!("A debugger does not understand its kernel: {}", problem.as_deref().unwrap_or_default()));
+        }
+    }
+    for step in &found.steps {
+        let verdict =
+            if step.verdict == Verdict::Good && step.first.is_some() { "unknown" } else { word(step.verdict) };
+        let amount = step.found.map_or_else(String::new, |n| format!("{} found, ", count(n)));
+        let missing = if step.missing > 0 { format!(", {} parts missing", count(step.missing)) } else { String::new() };
+        line(format!("  {:<31} {verdict:<10}  {amount}{} pages{missing}", step.name, count(step.pages)));
+        if let Some(first) = &step.first {
+            let rule = step.rule.as_ref().map_or_else(String::new, |rule| format!(": {rule}"));
+            let pfn = step.pfn.map_or_else(String::new, |pfn| format!(" (pfn {pfn:#x})"));
+            line(format!("    first {first}{pfn}{rule}"));
+        }
+    }
 }
 
 /// One problem: the page, its address, its place in the file, and what is wrong.

@@ -13,7 +13,7 @@ use crate::error::EngineError;
 use crate::verify::Fault;
 use coresift_format::codec::Codec;
 use coresift_format::kdump::Loss;
-use coresift_format::{Input, PhysAddr, Pfn, ReadError};
+use coresift_format::{Input, Pfn, PhysAddr, ReadError};
 use coresift_kernel::inspect::{self, Inspection, Inspector};
 use coresift_kernel::protected::{self, Protected};
 use coresift_kernel::{ClassSet, DumpLevel, FoundInfo, Kallsyms, Kernel, KernelError, PageClass, VirtAddr};
@@ -126,14 +126,25 @@ pub struct Explanations {
     pub level: Option<i32>,
     /// One for each page that was asked for.
     pub pages: Vec<Explanation>,
+    /// Addresses and symbols that lead nowhere.
+    pub failed: Vec<Failed>,
     /// What could not be found out.
     pub notes: Vec<String>,
+}
+
+/// Something that was asked for and leads to no page.
+#[derive(Debug, Serialize)]
+pub struct Failed {
+    /// What was asked for.
+    pub asked: String,
+    /// Why not.
+    pub why: String,
 }
 
 /// Explains the pages `subjects` of the dump `path`.
 ///
 /// # Errors
-/// The dump cannot be opened, or an address or symbol leads nowhere.
+/// The dump cannot be opened.
 pub fn explain(path: &Path, subjects: &[Subject]) -> Result<Explanations, EngineError> {
     let input = crate::verify::salvage(path)?;
     let mut notes: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
@@ -146,14 +157,22 @@ pub fn explain(path: &Path, subjects: &[Subject]) -> Result<Explanations, Engine
     };
     let mut explainer = Explainer::new(&input, kernel.as_ref(), &mut notes);
     let mut pages = Vec::with_capacity(subjects.len());
+    let mut failed = Vec::new();
     for subject in subjects {
-        pages.push(explainer.explain(subject)?);
+        match explainer.explain(subject) {
+            Ok(page) => pages.push(page),
+            Err(EngineError::Kernel { error, .. }) => {
+                failed.push(Failed { asked: subject.to_string(), why: error.to_string() });
+            }
+            Err(error) => return Err(error),
+        }
     }
     count_sharers(&input, &mut pages)?;
     Ok(Explanations {
         file: input.name().to_owned(),
         level: input.kdump_header().map(|(_, sub)| sub.dump_level),
         pages,
+        failed,
         notes,
     })
 }
@@ -349,7 +368,8 @@ impl<'a> Explainer<'a> {
 
     fn left_out(&self, pfn: Pfn, found: Option<&Inspection>) -> String {
         let Some(level) = self.level() else {
-            return "the core describes it and has no data for it: it was left out when the core was written".to_owned();
+            return "the core describes it and has no data for it: it was left out when the core was written"
+                .to_owned();
         };
         let Some(class) = found.map(|found| found.class) else {
             return format!("it was left out at dump level {level}; by which rule is not known without its kernel");

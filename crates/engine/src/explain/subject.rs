@@ -1,7 +1,7 @@
 //! What is to be explained, as a user names it.
 
-use coresift_kernel::VirtAddr;
 use coresift_format::{Pfn, PhysAddr};
+use coresift_kernel::VirtAddr;
 use std::fmt;
 use std::str::FromStr;
 

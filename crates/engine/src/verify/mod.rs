@@ -1,13 +1,16 @@
-//! Is a dump good? Its structure, and each of its pages.
+//! Is a dump good? Its structure, each of its pages, and what a debugger finds in it.
 //!
 //! ```text
 //! file ─ Input::salvage ─> structure.rs: headers, bitmaps, descriptors, places of data, notes
-//!                      └─> pages.rs: every page read and decompressed, on all cpus
+//!                      ├─> pages.rs: every page read and decompressed, on all cpus
+//!                      └─> debugger.rs: banner, cpus, tasks, modules, stacks; the first missing page, and the rule that dropped it
 //! ```
 
+mod debugger;
 mod pages;
 mod structure;
 
+pub use debugger::{DebuggerStep, DebuggerView};
 pub use pages::{Fault, PageCounts, PageProblem};
 pub(crate) use pages::{PageCheck, check as check_pages};
 pub use structure::{Check, Verdict};
@@ -51,6 +54,8 @@ pub struct Verification {
     pub pages: PageCounts,
     /// The first problems with pages, ascending.
     pub problems: Vec<PageProblem>,
+    /// What a debugger finds.
+    pub debugger: DebuggerView,
     /// Page size in bytes.
     pub page_size: u64,
     /// Wall time in seconds.
@@ -93,7 +98,9 @@ pub fn verify(path: &Path, options: &VerifyOptions, observer: &dyn Observer) -> 
     let input = salvage(path)?;
     let found = check_pages(&input, options.read_pages, options.threads, observer);
     let checks = structure::check(&input, &found.counts)?;
-    let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Good);
+    let debugger = debugger::view(&input);
+    let verdicts = checks.iter().map(|check| check.verdict).chain(debugger.steps.iter().map(|step| step.verdict));
+    let verdict = verdicts.max().unwrap_or(Verdict::Good);
     Ok(Verification {
         file: input.name().to_owned(),
         file_bytes: input.file_len(),
@@ -104,6 +111,7 @@ pub fn verify(path: &Path, options: &VerifyOptions, observer: &dyn Observer) -> 
         pages_read: options.read_pages,
         pages: found.counts,
         problems: found.problems,
+        debugger,
         page_size: input.memory().page_size().bytes() as u64,
         seconds: started.elapsed().as_secs_f64(),
     })

@@ -68,6 +68,8 @@ pub struct Step {
     pub need: Need,
     /// How it ended.
     pub outcome: Outcome,
+    /// How many things it found: cpus, nodes, modules, tasks. `None` for a step that counts none.
+    pub found: Option<u64>,
     /// The page frames it touched that no step before it did, ascending.
     pub pages: Vec<Pfn>,
 }
@@ -99,8 +101,8 @@ pub fn walk(kernel: &Kernel, memory: &dyn PhysicalMemory, reading: Reading) -> V
     let recorder = Recorder::new(memory);
     let mut walker = Walker::new(kernel, &recorder, reading);
     let step = |(name, need, take): &Row| {
-        let outcome = walker.step(*take);
-        Step { name, need: *need, outcome, pages: recorder.take() }
+        let (outcome, found) = walker.step(*take);
+        Step { name, need: *need, outcome, found, pages: recorder.take() }
     };
     STEPS.iter().map(step).collect()
 }

@@ -226,6 +226,7 @@ pub(super) fn cpus(w: &mut Walker<'_>) -> Work {
     for cpu in 0..u64::from(cpus) {
         let offset = w.number("__per_cpu_offset", offsets.plus(cpu * 8))?;
         w.per_cpu.push(offset);
+        w.count();
     }
     Ok(())
 }
@@ -237,6 +238,7 @@ pub(super) fn nodes(w: &mut Walker<'_>) -> Work {
     let (zones, count) = (info.offset("pglist_data.node_zones")?, info.offset("pglist_data.nr_zones")?);
     let (zone, name) = (info.size("zone")?, info.offset("zone.name")?);
     for node in node_list::addresses(w.kernel, w.reader())? {
+        w.count();
         w.need("pglist_data", node, len);
         if let (Some(zones), Some(count), Some(zone), Some(name)) = (zones, count, zone, name) {
             for i in 0..u64::from(w.number32("pglist_data.nr_zones", node.plus(count))?.min(16)) {
@@ -292,6 +294,7 @@ pub(super) fn modules(w: &mut Walker<'_>) -> Work {
     let (head, list, size) = (w.symbol("modules")?, w.offset("module", "list")?, w.size("module")?);
     w.list("modules", head, MAX_MODULES, |w, entry| {
         let module = VirtAddr(entry.0.wrapping_sub(list));
+        w.count();
         w.need("struct module", module, size);
         if let Err(error) = module_memory(w, module) {
             w.missed(error);

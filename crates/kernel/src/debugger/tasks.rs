@@ -126,6 +126,7 @@ pub(super) fn running(w: &mut Walker<'_>) -> Work {
             task(w, &layout, at, true);
         }
     }
+    w.found = Some(w.tasks.len() as u64);
     Ok(())
 }
 
@@ -145,6 +146,7 @@ pub(super) fn all(w: &mut Walker<'_>) -> Work {
             Err(error) => w.missed(error),
         }
     });
+    w.found = Some(w.tasks.len() as u64);
     Ok(())
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Walker<'a> {
     /// What was not there in this step.
     first: Option<KernelError>,
     count: u64,
+    /// What it found, in the steps that count.
+    pub(super) found: Option<u64>,
     /// What each cpu's per-cpu variables are apart from their symbols, by cpu; found by the step for cpus.
     pub(super) per_cpu: Vec<u64>,
     /// Tasks that were seen.
@@ -43,6 +45,7 @@ impl<'a> Walker<'a> {
             reading,
             first: None,
             count: 0,
+            found: None,
             per_cpu: Vec::new(),
             tasks: HashSet::new(),
             code: HashSet::new(),
@@ -50,10 +53,10 @@ impl<'a> Walker<'a> {
         }
     }
 
-    pub(super) fn step(&mut self, take: fn(&mut Self) -> Work) -> Outcome {
+    pub(super) fn step(&mut self, take: fn(&mut Self) -> Work) -> (Outcome, Option<u64>) {
         let ended = take(self);
         let count = std::mem::take(&mut self.count);
-        match (self.first.take(), ended) {
+        let outcome = match (self.first.take(), ended) {
             (Some(first), ended) => {
                 Outcome::Broken { first: Box::new(first), count: count + u64::from(ended.is_err()) }
             }
@@ -62,7 +65,13 @@ impl<'a> Walker<'a> {
                 Outcome::Broken { first: Box::new(e), count: 1 }
             }
             (None, Err(e)) => Outcome::Unknown(Box::new(e)),
-        }
+        };
+        (outcome, self.found.take())
+    }
+
+    /// One more thing was found in this step.
+    pub(super) fn count(&mut self) {
+        self.found = Some(self.found.unwrap_or(0) + 1);
     }
 
     /// Goes on after something was not there.

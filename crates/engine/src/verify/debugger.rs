@@ -1,0 +1,106 @@
+//! Opens the dump as a debugger would, and says what it would miss first.
+
+use super::structure::Verdict;
+use crate::explain::Explainer;
+use coresift_format::{Input, Pfn, ReadError};
+use coresift_kernel::debugger::{Need, Outcome, Reading, Step, walk};
+use coresift_kernel::{FoundInfo, Kernel, KernelError};
+use serde::Serialize;
+
+/// What a debugger finds in the dump.
+#[derive(Debug, Serialize)]
+pub struct DebuggerView {
+    /// The kernel's release.
+    pub release: Option<String>,
+    /// Why nothing is found.
+    pub problem: Option<String>,
+    /// Step by step.
+    pub steps: Vec<DebuggerStep>,
+}
+
+/// One thing a debugger is after.
+#[derive(Debug, Serialize)]
+pub struct DebuggerStep {
+    /// What.
+    pub name: &'static str,
+    /// Whether it is needed to open the dump at all, or to list tasks.
+    pub need: &'static str,
+    /// How good this part of the dump is.
+    pub verdict: Verdict,
+    /// How many there are: cpus, memory nodes, modules, tasks.
+    pub found: Option<u64>,
+    /// Pages this step read and no step before it.
+    pub pages: u64,
+    /// How many parts are missing.
+    pub missing: u64,
+    /// The first part that is missing, or why the step could not be done.
+    pub first: Option<String>,
+    /// The page frame of it, and the rule by which the dump lacks that.
+    pub pfn: Option<u64>,
+    /// The rule.
+    pub rule: Option<String>,
+}
+
+/// Walks the dump.
+pub(super) fn view(input: &Input) -> DebuggerView {
+    let kernel = match FoundInfo::of(input).and_then(|found| Kernel::open(input, &found.text)) {
+        Ok(kernel) => kernel,
+        Err(error) => {
+            return DebuggerView { release: None, problem: Some(error.to_string()), steps: Vec::new() };
+        }
+    };
+    let steps = walk(&kernel, input.memory(), Reading::Contents);
+    // What could not be found for explanations is told elsewhere, or of no interest to the first missing page.
+    let mut explainer = Explainer::new(input, Some(&kernel), &mut Vec::new());
+    DebuggerView {
+        release: Some(kernel.release.clone()),
+        problem: None,
+        steps: steps.iter().map(|step| row(step, &mut explainer)).collect(),
+    }
+}
+
+fn row(step: &Step, explainer: &mut Explainer<'_>) -> DebuggerStep {
+    let mut row = DebuggerStep {
+        name: step.name,
+        need: match step.need {
+            Need::Open => "open",
+            Need::Tasks => "tasks",
+        },
+        verdict: Verdict::Good,
+        found: step.found,
+        pages: step.pages.len() as u64,
+        missing: 0,
+        first: None,
+        pfn: None,
+        rule: None,
+    };
+    match &step.outcome {
+        Outcome::Whole => {}
+        Outcome::Unknown(error) => row.first = Some(error.to_string()),
+        Outcome::Broken { first, count } => {
+            row.missing = *count;
+            row.first = Some(first.to_string());
+            // An address that the kernel did not map is no fault of the dump.
+            if let KernelError::Read { purpose, addr, source } = &**first {
+                row.verdict = Verdict::Incomplete;
+                row.first = Some(format!("{purpose} at {addr}"));
+                row.pfn = page_of(source).map(|pfn| pfn.0);
+                row.rule = Some(match page_of(source).map(|pfn| explainer.rule(pfn)) {
+                    Some(Ok(rule)) => rule,
+                    _ => source.to_string(),
+                });
+            }
+        }
+    }
+    row
+}
+
+const fn page_of(error: &ReadError) -> Option<Pfn> {
+    match error {
+        ReadError::Excluded { pfn, .. }
+        | ReadError::Truncated { pfn, .. }
+        | ReadError::Io { pfn, .. }
+        | ReadError::Corrupt { pfn, .. } => Some(*pfn),
+        ReadError::NotPresent { .. } => None,
+    }
+}
