@@ -17,8 +17,7 @@ mod problem;
 mod record;
 mod records;
 mod ring;
-#[cfg(test)]
-mod tests;
+
 mod text;
 
 pub use problem::{LogProblem, Wrong};

@@ -66,7 +66,7 @@ pub use machine::Machine;
 pub use memmap::{Model, SECTION_PAGES, SECTION_SIZE_BITS};
 pub use paging::{Leaf, START_KERNEL_MAP};
 pub use population::CLASSES;
-pub use printk::Message;
+pub use printk::{Log, LogRecord, Message};
 pub use ram::Page;
 pub use sparse::SparseFile;
 pub use vmcoreinfo::MAX_PHYSMEM_BITS;

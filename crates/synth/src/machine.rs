@@ -8,7 +8,7 @@ use crate::layout::KernelLayout;
 use crate::memmap::Model;
 use crate::paging::Leaf;
 use crate::population::Population;
-use crate::printk::Message;
+use crate::printk::{Log, Message};
 use crate::ram::Filler;
 use crate::vmcoreinfo;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub struct Machine {
     sme_mask: u64,
     image_pages: u64,
     cpus: u32,
-    log: Vec<Message>,
+    log: Log,
     section_flags: u64,
     removed_sections: Vec<u64>,
     planted: Vec<(u64, Vec<u8>)>,
@@ -91,7 +91,7 @@ impl Machine {
     /// A machine with no memory yet: four-level tables, SPARSEMEM_VMEMMAP, `phys_base` 0, no KASLR, one CPU.
     #[must_use]
     pub fn new(layout: KernelLayout) -> Self {
-        let log = [
+        let log: [Message; 4] = [
             (0, format!("Linux version {} (synth@example)", layout.release)),
             (1_204_000, "Memory: a synthetic machine".into()),
             (81_000_017_000, "sysrq: Trigger a crash".into()),
@@ -112,7 +112,7 @@ impl Machine {
             sme_mask: 0,
             image_pages: 24,
             cpus: 1,
-            log: log.into(),
+            log: log.to_vec().into(),
             section_flags: 0,
             removed_sections: Vec::new(),
             planted: Vec::new(),
@@ -261,8 +261,8 @@ impl Machine {
 
     /// The kernel log, instead of four standing lines.
     #[must_use]
-    pub fn log(mut self, messages: Vec<Message>) -> Self {
-        self.log = messages;
+    pub fn log(mut self, log: impl Into<Log>) -> Self {
+        self.log = log.into();
         self
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct Facts<'a> {
     pub model: Model,
     pub symbols: &'a BTreeMap<String, u64>,
     pub node: NodeLayout,
+    /// Whether the records of the kernel log tell the caller.
+    pub log_callers: bool,
     pub levels: u32,
     pub kaslr: u64,
     pub phys_base: i64,
@@ -207,7 +209,7 @@ pub(crate) fn text(facts: &Facts<'_>) -> String {
         // The log's structures come behind its last symbol.
         match key {
             "SYMBOL(clear_seq)" => ring::keys(facts.layout, &mut out),
-            "SYMBOL(log_next_idx)" => log_record::keys(facts.layout, &mut out),
+            "SYMBOL(log_next_idx)" => log_record::keys(facts.layout, facts.log_callers, &mut out),
             _ => {}
         }
     }

@@ -119,7 +119,7 @@ impl Records {
         let mut walk = Walk::new(self, &mut out.problems);
         while let Some((index, header)) = walk.next(pages, &mut out.problems) {
             // Nothing is shown until the record that was the next when the log was cleared.
-            if from.is_some_and(|from| from != index) {
+            if from.is_some_and(|from| from != index && walk.turned_at != Some(from)) {
                 continue;
             }
             from = None;
@@ -139,10 +139,12 @@ impl Records {
         let clear =
             pages.read_u32(at).inspect_err(|error| problems.add(Wrong::Clear, || error.to_string())).ok()?.into();
         // The kernel does not move clear_idx when the record there is overwritten: it is one only if a record is met there.
+        // (A newer record may by chance be where the old one was; what would tell, clear_seq, is not in VMCOREINFO.)
         let mut unseen = Problems::default();
         let mut walk = Walk::new(self, &mut unseen);
-        let met =
-            clear == self.next || std::iter::from_fn(|| walk.next(pages, &mut unseen)).any(|(index, _)| index == clear);
+        let met = clear == self.next
+            || std::iter::from_fn(|| walk.next(pages, &mut unseen)).any(|(index, _)| index == clear)
+            || walk.turned_at == Some(clear);
         met.then_some(clear)
     }
 
@@ -204,6 +206,8 @@ struct Walk<'r> {
     /// Where this piece ends, and what comes behind it.
     end: u64,
     then: Option<Range<u64>>,
+    /// The index of the empty header at which the records went on at the start of the buffer.
+    turned_at: Option<u64>,
     /// Whether it is not known that a record begins at `index`.
     lost: bool,
 }
@@ -224,7 +228,7 @@ impl<'r> Walk<'r> {
             (true, false) => (next, len, Some(0..next), true),
             (true, true) => (0, len, None, true),
         };
-        Self { records, index, end, then, lost }
+        Self { records, index, end, then, turned_at: None, lost }
     }
 
     /// The index and header of the next record.
@@ -255,6 +259,7 @@ impl<'r> Walk<'r> {
                 if self.then.is_none() {
                     problems.add(Wrong::Cycle, || place(buffer, index));
                 }
+                self.turned_at = Some(index);
                 self.turn()?;
                 continue;
             }

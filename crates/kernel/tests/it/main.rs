@@ -6,5 +6,6 @@ mod find;
 mod machine;
 mod memmap;
 mod nodes;
+mod printk;
 mod scan;
 mod symbols;

@@ -83,6 +83,7 @@ impl Machine {
             model: self.model,
             symbols: &image.symbols,
             node: NodeLayout::of(l),
+            log_callers: self.log.callers,
             levels: self.levels,
             kaslr: self.kaslr,
             phys_base: self.phys_base,
@@ -183,27 +184,15 @@ impl Machine {
             image.write(ram, at, &ring::bytes(&self.layout, &self.log, at));
             let prb = image.object(ram, "prb", 8, 8);
             image.write(ram, prb, &at.to_le_bytes());
-            image.object(ram, "clear_seq", 24, 8);
+            let clear_seq = image.object(ram, "clear_seq", 24, 8);
+            image.write(ram, clear_seq, &ring::clear_seq(&self.layout, &self.log));
             return;
         }
-        const LEN: u64 = 8192;
         let records = self.layout.since(3, 5, 0);
-        let bytes = if records { log_record::records(&self.log) } else { plain(&self.log) };
-        assert!(bytes.len() as u64 <= LEN, "the messages are longer than the log buffer");
-        let buffer = image.object(ram, "__log_buf", LEN, 64);
-        image.write(ram, buffer, &bytes);
-        // An old kernel's log has wrapped or it has not; this one has not, so the rest is stale bytes of no record.
-        image.write(ram, buffer + LEN - 64, &[b'.'; 64]);
-        let n = bytes.len() as u64;
-        for (name, value, size) in [
-            ("log_buf", buffer, 8),
-            ("log_buf_len", LEN, 4),
-            ("log_first_idx", 0, 4),
-            ("log_next_idx", n, 4),
-            ("clear_idx", 0, 4),
-            ("log_end", n, 4),
-            ("logged_chars", n, 4),
-        ] {
+        let log = if records { log_record::records(&self.layout, &self.log) } else { plain(&self.log) };
+        let buffer = image.object(ram, "__log_buf", log.bytes.len() as u64, 64);
+        image.write(ram, buffer, &log.bytes);
+        for (name, value, size) in [("log_buf", buffer, 8)].into_iter().chain(log.numbers) {
             let at = image.object(ram, name, 8, 8);
             image.write(ram, at, &value.to_le_bytes()[..size]);
         }
