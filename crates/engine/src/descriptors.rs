@@ -3,10 +3,15 @@
 //! A capture kernel that runs out of memory or is reset loses what is not on the medium yet, in any order. So descriptors wait
 //! until their data are there: a thread of its own syncs the target, writes the descriptors whose data that covered, and
 //! begins again. The copy goes on meanwhile; on a target without a medium (tmpfs, /dev/null) a sync costs nothing.
+//!
+//! Nothing writes 24 bytes at once: a descriptor may lie over a page boundary, where SIGKILL ends a write, or over the border of two
+//! sectors, which reach the medium in any order. So size and flags are written first, and the offset when they are on the medium:
+//! a descriptor without offset is a page that was not written, to every reader.
 
 use crate::budget::WORKER_STACK;
 use crate::lock::{Held, Lock};
 use crate::target::{Output, WriteFailed};
+use coresift_format::kdump::PageDesc;
 use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,6 +24,8 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAITING: usize = 1 << 20;
 /// Runs further apart than this are written by themselves rather than read back and rewritten together.
 const MAX_GAP: u64 = 4 << 10;
+/// Bytes of a descriptor that hold its offset, without which the others say nothing.
+const OFFSET: std::ops::Range<usize> = 0..8;
 /// Bytes that are rewritten together at the most, gaps included.
 const MAX_JOINED: usize = 256 << 10;
 
@@ -62,6 +69,24 @@ struct EncodedRun {
     /// Where they are in [`Encoded::raw`].
     start: usize,
     end: usize,
+}
+
+/// What of descriptors is written.
+#[derive(Clone, Copy)]
+enum Part {
+    AllButOffset,
+    Whole,
+}
+
+impl Part {
+    /// Takes away what is not of this part from the descriptors `raw`.
+    fn of(self, raw: &mut [u8]) {
+        if let Self::AllButOffset = self {
+            for descriptor in raw.chunks_exact_mut(PageDesc::SIZE) {
+                descriptor.get_mut(OFFSET).unwrap_or_default().fill(0);
+            }
+        }
+    }
 }
 
 impl Encoded {
@@ -186,7 +211,7 @@ impl Shared {
         let next = std::mem::take(&mut state.spare);
         let mut now = std::mem::replace(&mut state.waiting, next);
         drop(state);
-        let result = if now.runs.is_empty() { Ok(()) } else { self.output.sync().and_then(|()| self.write(&mut now)) };
+        let result = if now.runs.is_empty() { Ok(()) } else { self.publish(&mut now) };
         now.clear();
         let mut state = self.state.hold();
         state.bytes = state.waiting.raw.len();
@@ -197,10 +222,22 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Writes runs of descriptors. Those a short gap apart are joined by reading the gap back: a pass that skips the pages written
-    /// earlier leaves many.
-    fn write(&self, all: &mut Encoded) -> Result<(), WriteFailed> {
+    /// Writes descriptors whose data are written, when those are on the medium.
+    fn publish(&self, all: &mut Encoded) -> Result<(), WriteFailed> {
         all.runs.sort_unstable_by_key(|run| run.at);
+        self.output.sync()?;
+        // A stream is read from its beginning, and its bytes are written once.
+        if !self.output.is_stream() {
+            self.output.discount(all.raw.len() as u64);
+            self.write(all, Part::AllButOffset)?;
+            self.output.sync()?;
+        }
+        self.write(all, Part::Whole)
+    }
+
+    /// Writes runs of descriptors, which are in order. Those a short gap apart are joined by reading the gap back: a pass that skips the pages written
+    /// earlier leaves many.
+    fn write(&self, all: &Encoded, part: Part) -> Result<(), WriteFailed> {
         let mut joined: Vec<u8> = Vec::new();
         let mut start = 0;
         for run in &all.runs {
@@ -212,7 +249,9 @@ impl Shared {
                 joined.clear();
                 start = run.at;
             }
+            let before = joined.len();
             joined.extend_from_slice(all.bytes(*run));
+            part.of(joined.get_mut(before..).unwrap_or_default());
         }
         self.output.write_at(&joined, start)
     }
@@ -228,5 +267,32 @@ impl Shared {
             joined.truncate(old);
         }
         read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coresift_format::Endian;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Each write goes on to some byte, and of each some parts reach the medium: words of 8 bytes are the smallest.
+        #[test]
+        fn a_descriptor_torn_anywhere_is_whole_or_has_no_offset(
+            offset in 4096u64.., size in 1u32..=4096, flags in 0u32..64, words in proptest::array::uniform3(0usize..2), synced: bool,
+        ) {
+            let whole = PageDesc { offset, size, flags }.encode(Endian::Little);
+            let mut first = whole;
+            Part::AllButOffset.of(&mut first);
+            // The second write begins when the first is there.
+            let states = [[[0; PageDesc::SIZE], first], [first, whole]][usize::from(synced)];
+            let mut torn = [0; PageDesc::SIZE];
+            for (i, word) in torn.chunks_exact_mut(8).enumerate() {
+                word.copy_from_slice(&states[words[i]][i * 8..][..8]);
+            }
+            let read = PageDesc::decode(&torn, Endian::Little).unwrap();
+            prop_assert!(read.offset == 0 || torn == whole, "{read:?}");
+        }
     }
 }

@@ -9,11 +9,9 @@ use coresift_synth::{Image, KernelLayout, Machine};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 fn machine() -> Image {
     let text = "@0x1200 512 anon-thp content=text\n@0x1400 200 cache\n@0x1500 100 slab\n@0x1600 64 zero\n@0x1650 32 slab content=same";
@@ -145,7 +143,7 @@ fn next_level() {
     check_unfinished(&image, ended.bytes(), "the last of the list did not fit either");
 }
 
-/// Looks at the file whenever a batch was written, as one would find it if the machine stopped there.
+/// Looks at the file whenever a batch was written, while descriptors are: one finds it so if the machine stops there.
 struct Snapshots {
     path: PathBuf,
     image: Image,
@@ -154,24 +152,12 @@ struct Snapshots {
     wrong: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// The file between two writes: reading is not atomic, and the thread of the descriptors may be in the middle of one.
-fn settled(path: &Path) -> Vec<u8> {
-    let mut before = std::fs::read(path).unwrap();
-    loop {
-        std::thread::sleep(Duration::from_millis(3));
-        let now = std::fs::read(path).unwrap();
-        if now == before {
-            return now;
-        }
-        before = now;
-    }
-}
-
 impl Observer for Snapshots {
     fn progress(&self, stage: Stage, done: u64, _: u64) {
         if stage == Stage::CopyPages {
             let look = || {
-                let present = check_unfinished(&self.image, settled(&self.path), &format!("after {done} pages"));
+                let present =
+                    check_unfinished(&self.image, std::fs::read(&self.path).unwrap(), &format!("after {done} pages"));
                 assert!(present <= done);
                 present
             };
