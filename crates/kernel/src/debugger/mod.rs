@@ -90,6 +90,7 @@ const STEPS: &[Row] = &[
     ("interrupt stacks", Need::Open, tasks::interrupt_stacks),
     ("running tasks", Need::Open, tasks::running),
     ("unwind tables of running tasks", Need::Open, unwind::of_stacks),
+    ("code of modules", Need::Tasks, system::module_code),
     ("tasks", Need::Tasks, tasks::all),
     ("unwind tables", Need::Tasks, unwind::of_stacks),
     ("slab caches", Need::Tasks, system::slab_caches),

@@ -2,6 +2,7 @@
 
 use super::walker::{Walker, Work};
 use crate::anchors;
+use crate::error::Result;
 use crate::nodes as node_list;
 use crate::symbols::Wanted;
 use crate::virt::VirtAddr;
@@ -59,7 +60,10 @@ const VARIABLES: &[(&str, u64)] = &[
     ("__x64_sys_read", 8),
     ("do_futex", 8),
     ("vfs_read", 8),
-    ("__schedule", 8),
+    // crash disassembles 5000 instructions from here to find where it switches stacks.
+    ("__schedule", 24 << 10),
+    ("orc_fp_entry", 6),
+    ("memory_block_size_probed", 8),
     // Functions at the far end of stacks.
     ("common_startup_64", 512),
     ("secondary_startup_64", 512),
@@ -128,6 +132,8 @@ pub(super) const WANTED: Wanted = Wanted {
         "do_futex",
         "vfs_read",
         "__schedule",
+        "orc_fp_entry",
+        "memory_block_size_probed",
         "common_startup_64",
         "secondary_startup_64",
         "mem_section",
@@ -141,6 +147,7 @@ pub(super) const WANTED: Wanted = Wanted {
         "prb",
     ],
     members: &[
+        ("zone", "name"),
         ("module", "list"),
         ("module", "mem"),
         ("module", "core_layout.base"),
@@ -185,8 +192,11 @@ pub(super) fn variables(w: &mut Walker<'_>) -> Work {
         }
     }
     if let Ok(at) = w.symbol("pv_info") {
-        let name = w.pointer("pv_info.name", at)?;
-        w.text("pv_info.name", name);
+        // Behind a code segment where there is CONFIG_PARAVIRT_XXL.
+        for offset in [0, 8] {
+            let name = w.pointer("pv_info.name", at.plus(offset))?;
+            w.text("pv_info.name", name);
+        }
     }
     // An array of names, up to a null pointer.
     if let Ok(at) = w.symbol("task_state_array") {
@@ -233,15 +243,14 @@ pub(super) fn cpus(w: &mut Walker<'_>) -> Work {
 
 /// NUMA nodes with their zones, and the zones' names.
 pub(super) fn nodes(w: &mut Walker<'_>) -> Work {
-    let info = &w.kernel.info;
-    let len = info.size("pglist_data")?.unwrap_or(0);
-    let (zones, count) = (info.offset("pglist_data.node_zones")?, info.offset("pglist_data.nr_zones")?);
-    let (zone, name) = (info.size("zone")?, info.offset("zone.name")?);
+    let len = w.size("pglist_data")?;
+    let zones = (w.offset("pglist_data", "node_zones"), w.offset("pglist_data", "nr_zones"));
+    let zone = (w.size("zone"), w.offset("zone", "name"));
     for node in node_list::addresses(w.kernel, w.reader())? {
         w.count();
         w.need("pglist_data", node, len);
-        if let (Some(zones), Some(count), Some(zone), Some(name)) = (zones, count, zone, name) {
-            for i in 0..u64::from(w.number32("pglist_data.nr_zones", node.plus(count))?.min(16)) {
+        if let ((Ok(zones), Ok(count)), (Ok(zone), Ok(name))) = (&zones, &zone) {
+            for i in 0..u64::from(w.number32("pglist_data.nr_zones", node.plus(*count))?.min(16)) {
                 let text = w.pointer("zone.name", node.plus(zones + i * zone + name))?;
                 w.text("zone.name", text);
             }
@@ -291,51 +300,97 @@ pub(super) fn log(w: &mut Walker<'_>) -> Work {
 
 /// All modules but their code: `struct module`, symbol tables, exported symbols, sections and notes.
 pub(super) fn modules(w: &mut Walker<'_>) -> Work {
-    let (head, list, size) = (w.symbol("modules")?, w.offset("module", "list")?, w.size("module")?);
-    w.list("modules", head, MAX_MODULES, |w, entry| {
-        let module = VirtAddr(entry.0.wrapping_sub(list));
+    let size = w.size("module")?;
+    each_module(w, |w, module| {
         w.count();
         w.need("struct module", module, size);
-        if let Err(error) = module_memory(w, module) {
+        let data = module_parts(w, module)?.into_iter().filter(|part| !part.code);
+        data.for_each(|part| w.need("a module's data", part.start, part.bytes));
+        module_sections(w, module)
+    })
+}
+
+/// The code of all modules. Before Linux 6.4 crash reads it with the symbol tables, for both are in one area.
+pub(super) fn module_code(w: &mut Walker<'_>) -> Work {
+    each_module(w, |w, module| {
+        let code = module_parts(w, module)?.into_iter().filter(|part| part.code);
+        code.for_each(|part| w.need("a module's code", part.start, part.bytes));
+        Ok(())
+    })
+}
+
+fn each_module(w: &mut Walker<'_>, each: impl Fn(&mut Walker<'_>, VirtAddr) -> Work) -> Work {
+    let (head, list) = (w.symbol("modules")?, w.offset("module", "list")?);
+    w.list("modules", head, MAX_MODULES, |w, entry| {
+        if let Err(error) = each(w, VirtAddr(entry.0.wrapping_sub(list))) {
             w.missed(error);
         }
     })
 }
 
-/// What a module has besides its code, which nobody needs before there is a stack that runs through it.
-fn module_memory(w: &mut Walker<'_>, module: VirtAddr) -> Work {
-    /// `enum mod_mem_type`: text comes first, then data, read-only data and what was written once; then the init parts, which are gone.
-    const KINDS: std::ops::Range<u64> = 1..4;
+struct ModulePart {
+    code: bool,
+    start: VirtAddr,
+    bytes: u64,
+}
+
+/// The memory of a module.
+fn module_parts(w: &mut Walker<'_>, module: VirtAddr) -> Result<Vec<ModulePart>> {
+    /// `enum mod_mem_type`: code, data, read-only data, and what was written once; then the init parts, which are gone.
+    const KINDS: u64 = 4;
+    let mut parts = Vec::new();
     if let Ok(mem) = w.offset("module", "mem") {
         let (size, base, len) =
             (w.size("module_memory")?, w.offset("module_memory", "base")?, w.offset("module_memory", "size")?);
-        for kind in KINDS {
+        for kind in 0..KINDS {
             let part = module.plus(mem + kind * size);
-            let at = w.pointer("module.mem.base", part.plus(base))?;
-            let len = w.number32("module.mem.size", part.plus(len))?;
-            if w.is_kernel(at) {
-                w.need("a module's data", at, len.into());
-            }
+            let start = w.pointer("module.mem.base", part.plus(base))?;
+            let bytes = w.number32("module.mem.size", part.plus(len))?.into();
+            parts.push(ModulePart { code: kind == 0, start, bytes });
         }
     } else {
         // Before Linux 6.4: one area, the code first.
-        let at = w.pointer("module.core_layout", module.plus(w.offset("module", "core_layout.base")?))?;
+        let start = w.pointer("module.core_layout", module.plus(w.offset("module", "core_layout.base")?))?;
         let size = w.number32("module.core_layout", module.plus(w.offset("module", "core_layout.size")?))?;
-        let text = w.number32("module.core_layout", module.plus(w.offset("module", "core_layout.text_size")?))?;
-        if w.is_kernel(at) {
-            w.need("a module's data", at.plus(text.into()), size.saturating_sub(text).into());
-        }
+        let code = w.number32("module.core_layout", module.plus(w.offset("module", "core_layout.text_size")?))?;
+        let (code, data) = (u64::from(code), u64::from(size.saturating_sub(code)));
+        parts.push(ModulePart { code: true, start, bytes: code });
+        parts.push(ModulePart { code: false, start: start.plus(code), bytes: data });
     }
+    parts.retain(|part| w.is_kernel(part.start));
+    Ok(parts)
+}
+
+/// The names of a module's sections and notes.
+fn module_sections(w: &mut Walker<'_>, module: VirtAddr) -> Work {
     for member in ["sect_attrs", "notes_attrs"] {
         if let Ok(offset) = w.offset("module", member) {
             let at = w.pointer("a module's sections", module.plus(offset))?;
             if w.is_kernel(at) {
-                // An attribute of 64 bytes or less a section; 30 sections and more are usual.
-                w.need("a module's sections", at, 2048);
+                w.need("a module's sections", at, 64);
+                names_of(w, at);
             }
         }
     }
     Ok(())
+}
+
+/// What the attributes at `at` (`struct module_sect_attrs`, `struct module_notes_attrs`) point at, names of sections among it. They changed
+/// with almost every other kernel, so that each word that leads somewhere counts.
+fn names_of(w: &mut Walker<'_>, at: VirtAddr) {
+    /// An attribute of 80 bytes at the most for each of some 40 sections.
+    const BYTES: usize = 4096;
+    let mut bytes = [0; BYTES];
+    if w.read("a module's sections", at, &mut bytes).is_err() {
+        // It was shorter, and is the last in its memory; what it needs was asked for.
+        return;
+    }
+    for word in bytes.as_chunks::<8>().0 {
+        let name = VirtAddr(u64::from_le_bytes(*word));
+        if w.is_kernel(name) {
+            w.may_need(name);
+        }
+    }
 }
 
 /// Memory blocks of memory hotplug, which crash finds as devices of the bus called `memory`.

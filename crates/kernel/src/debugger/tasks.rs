@@ -19,6 +19,8 @@ const XA_SLOTS: u64 = 64;
 const XA_LEVELS: u32 = 11;
 /// Tasks that are walked. At 2 µs each they take 130 ms, of a machine whose dump takes minutes.
 const MAX_TASKS: usize = 1 << 16;
+/// With all registers of a cpu with AMX it is about 20 KiB.
+const MAX_TASK_BYTES: u64 = 64 << 10;
 /// `NR_MM_COUNTERS`.
 const MM_COUNTERS: u64 = 4;
 
@@ -68,13 +70,16 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(w: &Walker<'_>) -> Result<Self> {
+    fn of(w: &mut Walker<'_>) -> Result<Self> {
+        // Where it ends with what the cpu saves of its registers, whose size depends on the cpu, a variable tells (since Linux 4.2).
+        let size = w.size("task_struct")?;
+        let arch = w.symbol("arch_task_struct_size").and_then(|at| w.number32("arch_task_struct_size", at));
         let between = |(start, end): &(&'static str, &'static str)| {
             let bytes = w.symbol(end).ok()?.0.checked_sub(w.symbol(start).ok()?.0)?;
             (bytes.is_power_of_two() && (STACK..=STACK << 3).contains(&bytes)).then_some(bytes)
         };
         Ok(Self {
-            size: w.size("task_struct")?,
+            size: arch.map_or(size, |bytes| size.max(u64::from(bytes).min(MAX_TASK_BYTES))),
             stack: w.offset("task_struct", "stack")?,
             sp: w.offset("task_struct", "thread.sp")?,
             stack_bytes: STACK_SYMBOLS.iter().find_map(between).unwrap_or(STACK),
@@ -114,7 +119,7 @@ fn stack_below(w: &mut Walker<'_>, what: &'static str, top: VirtAddr, len: u64) 
 pub(super) fn running(w: &mut Walker<'_>) -> Work {
     let layout = Layout::of(w)?;
     let first = w.symbol("init_task")?;
-    task(w, &layout, first, false);
+    task(w, &layout, first, true);
     let queue = w.symbol("runqueues")?;
     let (curr, idle) = (w.offset("rq", "curr")?, w.offset("rq", "idle")?);
     for cpu in w.per_cpu.clone() {

@@ -201,7 +201,14 @@ impl<'a> Walker<'a> {
             return;
         }
         self.need(what, addr, 1);
-        if let Ok((phys, _)) = self.reader.translate(addr.plus(READ)) {
+        self.may_need(addr.plus(READ));
+    }
+
+    /// The page at `addr`, if there is one, may be needed as well.
+    pub(super) fn may_need(&mut self, addr: VirtAddr) {
+        if let Ok((phys, _)) = self.reader.translate(addr)
+            && self.recorder.ram().contains(phys.pfn(self.recorder.page_size()))
+        {
             self.recorder.note(phys, 1);
         }
     }
