@@ -14,6 +14,8 @@ pub fn report() -> Report {
     Report {
         input: "vmcore".into(),
         container: "elf".into(),
+        format: "kdump".into(),
+        elf: None,
         release: Some("6.12.117+deb12-cloud-amd64".into()),
         level: 31,
         compression: "lzo".into(),

@@ -100,7 +100,7 @@ const LINES: &[(&str, Want, As)] = &[
     ("--check-params --extension e.so vmcore dumpfile", Silent, Ours),
     // C36: what cannot apply in the capture kernel is a note.
     ("--check-params --num-threads 4 --split vmcore a b", Note("--num-threads does not apply to --split"), Ours),
-    ("--check-params --num-threads=4 -E vmcore dumpfile", Note("--num-threads does not apply to -E"), Ours),
+    ("--check-params --num-threads=4 -E vmcore dumpfile", Silent, Ours),
     ("--check-params -F --num-threads 4 vmcore", Silent, Theirs),
     // X2: a number that is none.
     ("--check-params --num-threads abc vmcore dumpfile", Note("--num-threads `abc` is taken as 1"), Theirs),

@@ -1,22 +1,25 @@
 //! A dump, from the input's name to the report.
 
-use crate::batches::{BATCH_BYTES, Batches};
+use crate::batches::{BATCH_BYTES, Batches, Pass};
 use crate::bitmap::Bitmap;
 use crate::budget::{Budget, peak_memory, usable_cpus};
 use crate::checks;
 use crate::error::EngineError;
+use crate::file_writer::FileWriter;
 use crate::log;
 use crate::observer::{Event, Observer};
-use crate::options::{DumpOptions, Exclusion, Target};
+use crate::options::{Choice, DumpOptions, Exclusion, Format, Target};
 use crate::pipeline::{Copied, Copying, copy};
 use crate::plan::{Plan, Prepared};
 use crate::report::{AttemptRow, ChosenRow, Report, StageRow, UnreadableRun};
 use crate::scan::{Chunks, Limits};
-use crate::source::Source;
+use crate::selection::Selection;
+use crate::source::{ElfSource, Source};
 use crate::split;
 use crate::stop::StopReason;
 use crate::target::{Output, WriteFailed};
 use crate::writer::{Metadata, Readable, Writer};
+use coresift_format::codec::Codec;
 use coresift_format::kdump::STATUS_EXCLUDED_VMEMMAP;
 use coresift_format::{Container, Input, Pfn};
 use coresift_kernel::PageClass;
@@ -26,6 +29,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
+
+mod elf;
 
 /// Makes a dump of `input` at `target`.
 ///
@@ -96,18 +101,18 @@ fn run(
     while let Some(asked) = attempts.next() {
         let exclusion = source.raise(*asked, observer);
         let mut run = Run::new(&source, options, exclusion, started, outputs.is_empty())?;
-        let mut meta = source.metadata(options.compression.header().into(), exclusion.level)?;
-        if options.exclude_unused_map && source.kernel.is_some() {
-            meta.header.status |= STATUS_EXCLUDED_VMEMMAP;
-        }
+        let head = Head::of(&source, options, exclusion)?;
         // The input is understood and can be described: only now is the target touched.
         if outputs.is_empty() {
             let opened = Output::open_target(target, options.force, options.dry_run)?;
             outputs = opened.into_iter().map(|output| Arc::new(output.with_limit(options.limit))).collect();
         }
         let ended = match outputs.as_slice() {
-            parts if matches!(target, Target::Parts { .. }) => run.attempt_parts(&meta, parts, align, observer)?,
-            [output] => run.attempt(meta, output, observer)?.map(|why| Failed::of(0, why)),
+            parts if matches!(target, Target::Parts { .. }) => match &head {
+                Head::Kdump(meta) => run.attempt_parts(meta, parts, align, observer)?,
+                Head::Elf(_) => return Err(EngineError::ElfInParts),
+            },
+            [output] => run.attempt(head, output, observer)?.map(|why| Failed::of(0, why)),
             _ => return Err(EngineError::NothingAsked),
         };
         let (kept, since) = (run.kept, run.started_here);
@@ -197,6 +202,29 @@ impl Failed {
     }
 }
 
+/// What stands in front of the pages.
+enum Head {
+    /// Of a kdump-compressed file.
+    Kdump(Box<Metadata>),
+    /// Of an ELF core.
+    Elf(ElfSource),
+}
+
+impl Head {
+    fn of(source: &Source, options: &DumpOptions, exclusion: Exclusion) -> Result<Self, EngineError> {
+        Ok(match options.format {
+            Format::Kdump => {
+                let mut meta = source.metadata(options.compression.header().into(), exclusion.level)?;
+                if options.exclude_unused_map && source.kernel.is_some() {
+                    meta.header.status |= STATUS_EXCLUDED_VMEMMAP;
+                }
+                Self::Kdump(Box::new(meta))
+            }
+            Format::Elf => Self::Elf(source.elf()?),
+        })
+    }
+}
+
 /// One attempt.
 pub(crate) struct Run<'a> {
     pub(crate) source: &'a Source,
@@ -232,9 +260,10 @@ impl<'a> Run<'a> {
         let report = Report {
             input: input.name().to_owned(),
             container: if input.flattened() { format!("flattened {container}") } else { container.to_owned() },
+            format: options.format.to_string(),
             release: source.kernel.as_ref().map(|k| k.release.clone()),
             level: exclusion.level.number(),
-            compression: options.compression.to_string(),
+            compression: compression(options).to_string(),
             page_size: memory.page_size().bytes() as u64,
             total_pages: source.max_mapnr().0,
             ram_pages: memory.ram().len(),
@@ -247,7 +276,7 @@ impl<'a> Run<'a> {
         let input_sets = (memory.ram().memory() + memory.stored().memory()) as u64;
         let map = source.kernel.as_ref().map_or((0, 0), |k| (k.memmap.memory() as u64, Chunks::of(k).len()));
         let fixed = Budget::fixed(input_sets + map.0, map.1);
-        let needed = Budget::needed(options.compression.largest(), fixed);
+        let needed = Budget::needed(compression(options).largest(), fixed);
         if budget.given && needed > budget.bytes {
             return Err(EngineError::Budget { budget: budget.bytes, needed });
         }
@@ -261,17 +290,21 @@ impl<'a> Run<'a> {
     }
 
     fn threads(&self, page_sets: u64) -> usize {
-        self.budget.threads(self.wanted_threads(), self.options.compression.largest(), self.fixed + page_sets)
+        self.budget.threads(self.wanted_threads(), compression(self.options).largest(), self.fixed + page_sets)
     }
 
     /// Makes the dump; returns why it ended early, if it did.
     fn attempt(
         &mut self,
-        meta: Metadata,
+        head: Head,
         output: &Arc<Output>,
         observer: &dyn Observer,
     ) -> Result<Option<(Ended, Readable)>, EngineError> {
         let failed = |(failed, readable)| Ok(Some((Ended::Write(failed), readable)));
+        let meta = match head {
+            Head::Kdump(meta) => *meta,
+            Head::Elf(source) => return self.attempt_elf(&source, output, observer),
+        };
         let memory = self.source.input.memory();
         let mut writer = match Writer::begin(Arc::clone(output), meta, memory.ram()) {
             Ok(writer) => writer,
@@ -282,7 +315,10 @@ impl<'a> Run<'a> {
             Err(e) => return failed((e, writer.readable())),
         };
         match writer.select(&plan.selection) {
-            Ok(()) => self.copy(&plan, writer, observer),
+            Ok(()) => {
+                let writer = FileWriter::Kdump(Box::new(writer));
+                self.copy(&plan.selection, &plan.passes, plan.memory(), plan.stopped, writer, observer)
+            }
             Err(e) => {
                 writer.give_up();
                 failed(e)
@@ -297,7 +333,11 @@ impl<'a> Run<'a> {
                 let prepared = Prepared::new(kernel, memory, self.exclusion.classes);
                 let limits = Limits {
                     threads: self.threads(0),
-                    room: self.budget.room(self.options.compression.largest(), self.fixed),
+                    room: match self.options.format {
+                        Format::Kdump => self.budget.room(self.options.compression.largest(), self.fixed),
+                        // A bit a page at most; there is no bitmap in the file that could hold it.
+                        Format::Elf => usize::MAX,
+                    },
                     stop: &self.options.stop,
                 };
                 self.stage("understand", self.started_here, 0, 0);
@@ -340,32 +380,36 @@ impl<'a> Run<'a> {
         Ok(plan)
     }
 
-    /// Writes the planned pages; returns why it ended early, if it did.
+    /// Writes the pages of `selection` in the order of `passes`, beside `page_sets` bytes of page sets, which are not all where the
+    /// scan was `stopped`; returns why it ended early, if it did.
     fn copy(
         &mut self,
-        plan: &Plan<'_>,
-        writer: Writer,
+        selection: &Selection<'_>,
+        passes: &[Pass],
+        page_sets: u64,
+        stopped: Option<StopReason>,
+        writer: FileWriter,
         observer: &dyn Observer,
     ) -> Result<Option<(Ended, Readable)>, EngineError> {
         let memory = self.source.input.memory();
         let clock = Instant::now();
-        let threads = self.threads(plan.memory());
+        let threads = self.threads(page_sets);
         self.report.threads = threads;
-        let batches = Batches::new(&plan.selection, &plan.passes, (BATCH_BYTES / memory.page_size().bytes()).max(1));
-        let total = plan.selection.len();
-        let how = Copying { choice: self.options.compression, threads, stop: &self.options.stop };
+        let batches = Batches::new(selection, passes, (BATCH_BYTES / memory.page_size().bytes()).max(1));
+        let total = selection.len();
+        let how = Copying { choice: compression(self.options), threads, stop: &self.options.stop };
         let (copied, writer) = copy(memory, batches, total, writer, how, observer)?;
         self.account(&copied);
-        self.report.unreadable_pages += plan.selection.lost();
+        self.report.unreadable_pages += selection.lost();
         self.stage("copy pages", clock, copied.pages, copied.bytes_in);
-        let stopped = copied.stopped.or(plan.stopped);
+        let stopped = copied.stopped.or(stopped);
         let failed = match (copied.failed, writer) {
             (None, Some(writer)) => {
                 let complete = stopped.is_none() && self.source.missing.is_none() && self.report.unreadable_pages == 0;
                 writer.finish(complete).err()
             }
             (failed, writer) => {
-                writer.into_iter().for_each(Writer::give_up);
+                writer.into_iter().for_each(FileWriter::give_up);
                 failed
             }
         };
@@ -380,10 +424,10 @@ impl<'a> Run<'a> {
         let chosen = copied.chosen.iter();
         report.chosen =
             chosen.map(|(how, batches)| ChosenRow { compression: how.to_string(), batches: *batches }).collect();
-        report.unreadable_pages = copied.lost_count;
+        report.unreadable_pages += copied.lost_count;
         let mut lost = copied.lost.clone();
         lost.sort_by_key(|l| l.0);
-        report.unreadable = neighbours(&lost);
+        report.unreadable.extend(neighbours(&lost));
         let excluded = self.exclusion.classes.has(PageClass::Zero);
         if let Some(row) = report.classes.iter_mut().find(|row| row.name == PageClass::Zero.name()) {
             row.pages = copied.zero;
@@ -403,6 +447,14 @@ impl<'a> Run<'a> {
         self.report.peak_memory = peak_memory();
         self.report.memory_budget = self.budget.bytes;
         self.report
+    }
+}
+
+/// How pages are compressed: not at all in an ELF core.
+fn compression(options: &DumpOptions) -> Choice {
+    match options.format {
+        Format::Kdump => options.compression,
+        Format::Elf => Codec::None.into(),
     }
 }
 

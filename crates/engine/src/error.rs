@@ -134,6 +134,29 @@ pub enum EngineError {
         /// The input.
         file: String,
     },
+    /// The memory cannot be described in an ELF core of the input's class.
+    #[error(
+        "the {segments} program headers and {bytes} bytes of pages are more than an ELF file of the input's class can describe; \
+             write a kdump-compressed file instead, or leave out more pages"
+    )]
+    TooLargeForElf {
+        /// PT_LOADs.
+        segments: u64,
+        /// Bytes of page data.
+        bytes: u64,
+    },
+    /// An ELF core has no place for what parts of a set have to know.
+    #[error("an ELF core cannot be split; write one file, or a kdump-compressed one in parts")]
+    ElfInParts,
+    /// An ELF core can only be made of an ELF core: a kdump-compressed file tells no virtual addresses.
+    #[error(
+        "{file} is kdump-compressed, and an ELF core is only made of an ELF core; write a kdump-compressed file, \
+             which crash, drgn and libkdumpfile read"
+    )]
+    ElfOfKdump {
+        /// The input.
+        file: String,
+    },
     /// The codec cannot be set up.
     #[error(transparent)]
     Codec(#[from] CodecError),

@@ -14,8 +14,12 @@ mod decide;
 mod dedup;
 mod descriptors;
 mod dump;
+mod elf_pages;
+mod elf_segments;
+mod elf_writer;
 mod error;
 mod explain;
+mod file_writer;
 mod lock;
 mod log;
 mod merge;
@@ -44,10 +48,10 @@ pub use explain::{Explanation, Explanations, Failed, InFile, InKernel, State, Su
 pub use lock::{LockTimes, lock_times};
 pub use log::{open_log_file, write_log};
 pub use observer::{Event, Observer, Silent, Stage};
-pub use options::{Choice, DumpOptions, Exclusion, StreamTo, Target};
+pub use options::{Choice, DumpOptions, Exclusion, Format, StreamTo, Target, UnknownFormat};
 pub use repair::{Repair, RepairOptions, repair};
 pub use report::{
-    AttemptRow, CheckRow, ChosenRow, ClassRow, GuardRow, LogRow, PartRow, Report, StageRow, UnreadableRun,
+    AttemptRow, CheckRow, ChosenRow, ClassRow, ElfRow, GuardRow, LogRow, PartRow, Report, StageRow, UnreadableRun,
 };
 pub use stop::{Stop, StopReason};
 pub use verify::{

@@ -13,7 +13,9 @@ use std::str::FromStr;
 pub struct DumpOptions {
     /// What to leave out; the next of the list is tried when the dump of the one before does not fit the target. Never empty.
     pub exclude: Vec<Exclusion>,
-    /// Codec and level for the pages.
+    /// What kind of file to write.
+    pub format: Format,
+    /// Codec and level for the pages of a kdump-compressed file; those of an ELF core are as they are.
     pub compression: Choice,
     /// Worker threads; `None`: one for each usable cpu. Fewer run when the memory budget or the machine says so.
     pub threads: Option<usize>,
@@ -33,6 +35,38 @@ pub struct DumpOptions {
     pub map_input: bool,
     /// Save the kernel log in this file, before anything else is done.
     pub log: Option<PathBuf>,
+}
+
+/// The kind of file a dump is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// kdump-compressed: `makedumpfile`'s own, which crash, drgn and libkdumpfile read.
+    #[default]
+    Kdump,
+    /// An ELF core, which gdb reads too.
+    Elf,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Kdump => "kdump",
+            Self::Elf => "elf",
+        })
+    }
+}
+
+/// A name that is no format's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the formats are kdump and elf")]
+pub struct UnknownFormat;
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(text: &str) -> Result<Self, UnknownFormat> {
+        [Self::Kdump, Self::Elf].into_iter().find(|format| format.to_string() == text).ok_or(UnknownFormat)
+    }
 }
 
 /// How pages are compressed.

@@ -8,13 +8,13 @@ use crate::auto::{Ahead, Controller, Window};
 use crate::batches::{BATCH_BYTES, Batches};
 use crate::budget::WORKER_STACK;
 use crate::dedup::{Known, LAG, Recent};
+use crate::file_writer::FileWriter;
 use crate::lock::Lock;
 use crate::observer::{Observer, Stage};
 use crate::options::Choice;
 use crate::stop::{Stop, StopReason};
 use crate::target::WriteFailed;
 use crate::worker::{Batch, Stored, Worker};
-use crate::writer::Writer;
 use coresift_format::codec::{Codec, CodecError, Compression};
 use coresift_format::{Pfn, PhysicalMemory};
 use std::collections::VecDeque;
@@ -72,7 +72,7 @@ const MAX_LOST: usize = 4096;
 
 /// What is done in order, by one thread at a time.
 struct Ordered {
-    writer: Writer,
+    writer: FileWriter,
     recent: Recent,
     copied: Copied,
     /// Where there is something to choose.
@@ -101,6 +101,8 @@ struct Pipeline<'a> {
     /// Which of them the next batches get.
     rung: AtomicUsize,
     known: &'a Known,
+    /// Whether every page takes its own place in the file, as it is.
+    plain: bool,
     batches: Lock<Batches<'a>>,
     ring: Lock<Ring>,
     changed: Condvar,
@@ -132,15 +134,16 @@ pub fn copy(
     memory: &dyn PhysicalMemory,
     batches: Batches<'_>,
     total: u64,
-    writer: Writer,
+    writer: FileWriter,
     how: Copying<'_>,
     observer: &dyn Observer,
-) -> Result<(Copied, Option<Writer>), CodecError> {
+) -> Result<(Copied, Option<FileWriter>), CodecError> {
     let Copying { choice, threads, stop } = how;
     let known = Known::new(memory.page_size());
     // One that can be set up says that the codec works; the threads make their own.
     let (ladder, start) = (choice.ladder(), choice.start());
-    let first = Worker::new(memory, ladder, start, &known)?;
+    let plain = writer.is_plain();
+    let first = Worker::new(memory, ladder, start, &known, plain)?;
     // What a batch shares with earlier ones depends on there being no more.
     let buffers = (threads.max(1) * BUFFERS_A_THREAD).min(LAG as usize);
     let spare = std::iter::repeat_with(Batch::default).take(buffers).collect();
@@ -158,6 +161,7 @@ pub fn copy(
         ladder,
         rung: AtomicUsize::new(start),
         known: &known,
+        plain,
         batches: Lock::new("batches", batches),
         ring: Lock::new("ring", ring),
         changed: Condvar::new(),
@@ -172,7 +176,8 @@ pub fn copy(
             let thread = std::thread::Builder::new().name("copy pages".to_owned()).stack_size(WORKER_STACK);
             // A thread that does not start, or finds no memory for its codec, leaves its share to the others.
             let _ = thread.spawn_scoped(scope, || {
-                if let Ok(worker) = Worker::new(pipeline.memory, pipeline.ladder, start, pipeline.known) {
+                if let Ok(worker) = Worker::new(pipeline.memory, pipeline.ladder, start, pipeline.known, pipeline.plain)
+                {
                     pipeline.work(worker);
                 }
             });

@@ -11,6 +11,10 @@ pub struct Report {
     pub input: String,
     /// Its container: `elf`, `kdump`, with `flattened ` before it where it is wrapped.
     pub container: String,
+    /// The kind of file written: `kdump` or `elf`.
+    pub format: String,
+    /// What only an ELF core has.
+    pub elf: Option<ElfRow>,
     /// The crashed kernel's release, where known.
     pub release: Option<String>,
     /// The dump level recorded in the file.
@@ -27,7 +31,7 @@ pub struct Report {
     pub ram_pages: u64,
     /// RAM pages of the input whose bytes were not in it (left out by an earlier filtering or without file data).
     pub absent_pages: u64,
-    /// Pages with a descriptor in the output.
+    /// Pages with a descriptor in the output, or with data in an ELF core.
     pub kept_pages: u64,
     /// Kept pages that are filled with zeros and share one stored page.
     pub zero_pages: u64,
@@ -141,6 +145,15 @@ pub struct PartRow {
     pub failed: Option<String>,
 }
 
+/// What was decided about the pages of an ELF core beyond their class.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct ElfRow {
+    /// PT_LOAD program headers.
+    pub segments: u64,
+    /// Kept pages that could have been left out, but stand in a gap too short for a program header.
+    pub gap_pages: u64,
+}
+
 /// One codec that `auto` chose.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChosenRow {
@@ -192,7 +205,7 @@ pub struct CheckRow {
 /// One stage of the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct StageRow {
-    /// `understand` (headers, page tables, symbols), `find pages`, `copy pages`.
+    /// `understand` (headers, page tables, symbols), `find pages`, `find zeros` (for ELF), `copy pages`.
     pub name: &'static str,
     /// Wall time in seconds.
     pub seconds: f64,

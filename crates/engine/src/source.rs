@@ -8,7 +8,7 @@ use coresift_format::codec::Compression;
 use coresift_format::kdump::{
     Abi, Header, HeaderLayout, Layout, MAX_VERSION, Region, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader,
 };
-use coresift_format::{Bits, Field, Input, Machine, PageSize, Pfn};
+use coresift_format::{Bits, ELF_INCOMPLETE, ElfKind, Field, Input, Machine, PageSize, Pfn, Segment};
 use coresift_kernel::{ClassSet, DumpLevel, FoundInfo, Kernel, PageClass, VmcoreInfo};
 
 /// What follows where the kernel's symbols cannot be read, as all kernels before 6.0.
@@ -27,6 +27,16 @@ pub struct Source {
     pub missing: Option<String>,
     /// Things a user should know.
     pub notes: Vec<String>,
+}
+
+/// What of an input goes into the headers of an ELF core.
+pub struct ElfSource {
+    /// What it is of.
+    pub kind: ElfKind,
+    /// The notes.
+    pub notes: Vec<u8>,
+    /// Its memory, in the order of its headers.
+    pub segments: Vec<Segment>,
 }
 
 impl Source {
@@ -133,6 +143,28 @@ impl Source {
         Ok(Metadata { layout, header, sub_header, notes, erase_info, identity: None, regions })
     }
 
+    /// Everything in front of the page data of an ELF core but the headers of the pages, which only these decide. Segments without a
+    /// physical address stand for no memory of their own, and are left out.
+    ///
+    /// # Errors
+    /// The input is no ELF core.
+    pub fn elf(&self) -> Result<ElfSource, EngineError> {
+        let Some(core) = self.input.as_elf() else {
+            return Err(EngineError::ElfOfKdump { file: self.input.name().to_owned() });
+        };
+        let headers = core.headers();
+        Ok(ElfSource {
+            kind: ElfKind {
+                bits: headers.bits,
+                endian: headers.endian,
+                machine: headers.machine,
+                flags: headers.flags & !ELF_INCOMPLETE,
+            },
+            notes: self.output_notes().0,
+            segments: joined(core.segments().iter().filter(|s| s.has_paddr(headers.bits))),
+        })
+    }
+
     /// What was left out of the input before stays left out.
     pub fn raise(&self, asked: Exclusion, observer: &dyn Observer) -> Exclusion {
         let before = self.input.kdump_header().and_then(|(header, sub)| {
@@ -220,6 +252,27 @@ pub fn apply_page_size(input: &mut Input) -> Result<(), EngineError> {
         Some(page) => Ok(input.set_page_size(page)?),
         None => Ok(()),
     }
+}
+
+/// The memory of `segments`; those that continue the one before are joined with it. An ELF core that is filtered has many of these,
+/// which would be more each time.
+fn joined<'s>(segments: impl Iterator<Item = &'s Segment>) -> Vec<Segment> {
+    let mut joined: Vec<Segment> = Vec::new();
+    for next in segments {
+        let mem_size = next.mem_size.max(next.file_size);
+        match joined.last_mut() {
+            Some(last)
+                if last.paddr.checked_add(last.mem_size) == Some(next.paddr)
+                    && last.vaddr.wrapping_add(last.mem_size) == next.vaddr
+                    && (last.flags, last.align) == (next.flags, next.align)
+                    && last.mem_size.checked_add(mem_size).is_some() =>
+            {
+                last.mem_size += mem_size;
+            }
+            _ => joined.push(Segment { mem_size, ..*next }),
+        }
+    }
+    joined
 }
 
 /// Why the input does not hold all that it should.

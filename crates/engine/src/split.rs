@@ -14,6 +14,7 @@
 use crate::batches::{BATCH_BYTES, Batches};
 use crate::dump::{Ended, Failed, Run, same_file};
 use crate::error::EngineError;
+use crate::file_writer::FileWriter;
 use crate::lock::Lock;
 use crate::observer::{Event, Observer, Stage};
 use crate::options::Target;
@@ -194,9 +195,9 @@ impl Run<'_> {
             let total = part.ranks.end - part.ranks.start;
             let own = OnePart { sum: &sum, done: AtomicU64::new(0) };
             let how = Copying { choice, threads, stop };
-            let (mut copied, writer) = copy(memory, batches, total, writer, how, &own)?;
+            let (mut copied, writer) = copy(memory, batches, total, FileWriter::Kdump(Box::new(writer)), how, &own)?;
             part.failed = copied.failed.take().map(|failed| (Ended::Write(failed), Readable(true)));
-            part.writer = writer.filter(|_| part.failed.is_none());
+            part.writer = writer.and_then(FileWriter::into_kdump).filter(|_| part.failed.is_none());
             part.step(|writer| writer.close().map_err(|failed| (failed, Readable(true))));
             if let Some(why) = copied.stopped.or(plan.stopped) {
                 part.failed.get_or_insert((Ended::Stopped(why), Readable(true)));

@@ -85,12 +85,14 @@ pub struct Worker<'a> {
     flags: u32,
     page: PageSize,
     known: &'a Known,
+    /// Every page takes its own place, as it is.
+    plain: bool,
     /// The pages of the batch, one after the other; not used without a codec.
     input: Vec<u8>,
 }
 
 impl<'a> Worker<'a> {
-    /// A worker with its own view of the memory.
+    /// A worker with its own view of the memory; `plain` where every page is to take its own place, as it is.
     ///
     /// # Errors
     /// The codec cannot be set up.
@@ -99,12 +101,24 @@ impl<'a> Worker<'a> {
         ladder: &'a [Compression],
         rung: usize,
         known: &'a Known,
+        plain: bool,
     ) -> Result<Self, CodecError> {
         let page = memory.page_size();
         let compression = ladder.get(rung).copied().unwrap_or(Codec::None.into());
         let compressor = Compressor::new(compression, page)?;
         let flags = compression.codec.flag();
-        Ok(Self { view: memory.view(), ladder, rung, compressor, refused: 0, flags, page, known, input: Vec::new() })
+        Ok(Self {
+            view: memory.view(),
+            ladder,
+            rung,
+            compressor,
+            refused: 0,
+            flags,
+            page,
+            known,
+            plain,
+            input: Vec::new(),
+        })
     }
 
     /// Compresses as `rung` of the ladder says from now on; as before where its codec cannot be set up.
@@ -140,7 +154,9 @@ impl<'a> Worker<'a> {
         for index in 0..batch.runs.len() {
             let Some(run) = batch.runs.get(index).copied() else { break };
             batch.bytes_in += u64::from(run.pages) * size as u64;
-            if self.flags == 0 {
+            if self.plain {
+                self.fill_plain(batch, run);
+            } else if self.flags == 0 {
                 self.fill_raw(batch, run, number, &mut in_batch);
             } else {
                 self.fill_compressed(batch, run, number, &mut in_batch);
@@ -173,6 +189,24 @@ impl<'a> Worker<'a> {
             let (size, flags) = store(bytes, &mut self.compressor, self.flags, room);
             batch.push(Stored::Data { at: batch.used as u32, size, flags }, tag);
             batch.used += size as usize;
+        }
+    }
+
+    /// Where no page shares its place with another, one that cannot be read has zeros in its own.
+    fn fill_plain(&mut self, batch: &mut Batch, run: Run) {
+        let size = self.page.bytes();
+        let start = batch.used;
+        let Some(room) = batch.data.get_mut(start..start + run.pages as usize * size) else { return };
+        let whole = self.view.read(run.start.addr(self.page), room).is_ok();
+        for (pfn, bytes) in run.pfns().zip(room.chunks_exact_mut(size)) {
+            if !whole && let Err(e) = self.view.read(pfn.addr(self.page), bytes) {
+                bytes.fill(0);
+                batch.lost.push((pfn, e.to_string()));
+                batch.pages.push(Stored::Lost);
+            } else {
+                batch.pages.push(Stored::Data { at: batch.used as u32, size: size as u32, flags: 0 });
+            }
+            batch.used += size;
         }
     }
 
@@ -241,7 +275,7 @@ fn store(bytes: &[u8], compressor: &mut Compressor, flags: u32, room: &mut [u8])
 
 /// Whether all bytes are zero. Nine of ten pages that are not show it in their first word; the rest is tested in blocks that
 /// become vector instructions.
-fn is_zero(page: &[u8]) -> bool {
+pub fn is_zero(page: &[u8]) -> bool {
     if page.first_chunk::<8>().is_some_and(|w| *w != [0; 8]) {
         return false;
     }

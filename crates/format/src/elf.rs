@@ -3,7 +3,8 @@
 //! Every program header is looked at once, in file order; [`crate::ElfCore`] serves memory from the result.
 
 use crate::bytes::{Bytes, read_exact, read_some};
-use crate::endian::{Bits, Endian, Field};
+use crate::elf_class::{Class, E_MACHINE, E_TYPE, ELF32, ELF64, ET_CORE, P_TYPE, PN_XNUM, PT_LOAD, PT_NOTE};
+use crate::endian::{Bits, Endian};
 use crate::error::FETCH_AGAIN;
 use crate::{FormatError, Result};
 
@@ -56,95 +57,6 @@ pub struct ElfHeaders {
     pub problems: Vec<FormatError>,
 }
 
-/// Places of the fields of one ELF class.
-struct Class {
-    bits: Bits,
-    header_len: u64,
-    phoff: Field,
-    shoff: Field,
-    flags: Field,
-    phentsize: Field,
-    phnum: Field,
-    shentsize: Field,
-    shnum: Field,
-    shstrndx: Field,
-    segment_len: u64,
-    p_flags: Field,
-    p_offset: Field,
-    p_vaddr: Field,
-    p_paddr: Field,
-    p_filesz: Field,
-    p_memsz: Field,
-    p_align: Field,
-    section_len: u64,
-    sh_offset: Field,
-    sh_size: Field,
-    sh_info: Field,
-}
-
-const fn f(at: usize, size: usize) -> Field {
-    Field { at, size }
-}
-
-const E_TYPE: Field = f(16, 2);
-const E_MACHINE: Field = f(18, 2);
-const P_TYPE: Field = f(0, 4);
-
-const ELF32: Class = Class {
-    bits: Bits::B32,
-    header_len: 52,
-    phoff: f(28, 4),
-    shoff: f(32, 4),
-    flags: f(36, 4),
-    phentsize: f(42, 2),
-    phnum: f(44, 2),
-    shentsize: f(46, 2),
-    shnum: f(48, 2),
-    shstrndx: f(50, 2),
-    segment_len: 32,
-    p_offset: f(4, 4),
-    p_vaddr: f(8, 4),
-    p_paddr: f(12, 4),
-    p_filesz: f(16, 4),
-    p_memsz: f(20, 4),
-    p_flags: f(24, 4),
-    p_align: f(28, 4),
-    section_len: 40,
-    sh_offset: f(16, 4),
-    sh_size: f(20, 4),
-    sh_info: f(28, 4),
-};
-
-const ELF64: Class = Class {
-    bits: Bits::B64,
-    header_len: 64,
-    phoff: f(32, 8),
-    shoff: f(40, 8),
-    flags: f(48, 4),
-    phentsize: f(54, 2),
-    phnum: f(56, 2),
-    shentsize: f(58, 2),
-    shnum: f(60, 2),
-    shstrndx: f(62, 2),
-    segment_len: 56,
-    p_flags: f(4, 4),
-    p_offset: f(8, 8),
-    p_vaddr: f(16, 8),
-    p_paddr: f(24, 8),
-    p_filesz: f(32, 8),
-    p_memsz: f(40, 8),
-    p_align: f(48, 8),
-    section_len: 64,
-    sh_offset: f(24, 8),
-    sh_size: f(32, 8),
-    sh_info: f(44, 4),
-};
-
-const ET_CORE: u64 = 4;
-const PT_LOAD: u64 = 1;
-const PT_NOTE: u64 = 4;
-/// `e_phnum` of a file whose number of program headers is in the first section header.
-const PN_XNUM: u64 = 0xffff;
 /// A table of a million bad PT_NOTEs is worth no more messages than this.
 const MAX_PROBLEMS: usize = 16;
 /// Section names are looked for in this much of their table.

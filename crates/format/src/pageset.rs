@@ -177,7 +177,7 @@ impl PageSet {
             .unwrap_or_default()
             .iter()
             .take_while(move |e| e.chunk << CHUNK_SHIFT < to.0)
-            .flat_map(|e| self.entry_runs(e))
+            .flat_map(move |e| self.entry_runs(e, from.0))
             .map(move |(s, e)| (s.max(from.0), e.min(to.0)))
             .filter(|(s, e)| s < e)
             .peekable();
@@ -258,15 +258,18 @@ impl PageSet {
         }
     }
 
-    fn entry_runs(&self, e: &Entry) -> impl Iterator<Item = (u64, u64)> + '_ {
+    /// The runs of `e` that end behind `from`; the first may begin before it.
+    fn entry_runs(&self, e: &Entry, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let base = e.chunk << CHUNK_SHIFT;
+        let inside = from.saturating_sub(base);
         let (whole, runs, words) = match self.body(e) {
             Body::Full => (Some((base, e.end() << CHUNK_SHIFT)), &[][..], &[][..]),
             Body::Runs(runs) => (None, runs, &[][..]),
             Body::Bits(words) => (None, &[][..], &words[..]),
         };
-        let runs = runs.iter().map(move |r| (base + u64::from(r.0), base + u64::from(r.1) + 1));
-        let at = if words.is_empty() { CHUNK_PAGES } else { 0 };
+        let first = runs.partition_point(|r| u64::from(r.1) < inside);
+        let runs = runs.get(first..).unwrap_or_default().iter().map(move |r| (base + u64::from(r.0), base + u64::from(r.1) + 1));
+        let at = if words.is_empty() { CHUNK_PAGES } else { inside };
         let bits = BitRuns { words, at }.map(move |(s, e)| (base + s, base + e));
         whole.into_iter().chain(runs).chain(bits)
     }

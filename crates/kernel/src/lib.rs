@@ -40,7 +40,7 @@ pub use kernel::{FoundInfo, Kernel, field, printable};
 pub use memmap::{MapRange, MemMap, MemoryModel};
 pub use page::{Oddity, PageRules, RawPage, Verdict};
 pub use paging::{Leaf, Level, Paging, X86_64_4, X86_64_5};
-pub use scan::{ChunkScan, ClassSink, Scanner, is_poisoned};
+pub use scan::{ChunkScan, ClassSink, Scanner, is_poisoned, must_not_be_read};
 pub use search::{Candidate, find_in_memory};
 pub use space::{AddressSpace, START_KERNEL_MAP};
 pub use symbols::{Symbols, Wanted};

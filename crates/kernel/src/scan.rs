@@ -240,6 +240,18 @@ pub fn is_poisoned(kernel: &Kernel, reader: &mut KernelReader<'_>, pfn: Pfn) -> 
     reader.read_virt(map, &mut page).is_ok() && kernel.rules.is_poisoned(&page)
 }
 
+/// Whether the page frame `pfn` is better not read where that is not needed: its own `struct page` says that it is poisoned, offline, or
+/// memory that a confidential guest has not accepted, or cannot be read.
+pub fn must_not_be_read(kernel: &Kernel, reader: &mut KernelReader<'_>, pfn: Pfn) -> bool {
+    let Some(map) = kernel.memmap.page(pfn) else { return true };
+    let mut page = vec![0; kernel.rules.size()];
+    if reader.read_virt(map, &mut page).is_err() || kernel.rules.is_poisoned(&page) {
+        return true;
+    }
+    let class = kernel.rules.classify(pfn, &page, || None).class;
+    ClassSet::UNREADABLE.has(class) || class == PageClass::Unaccepted
+}
+
 /// Bytes from `addr` to the end of its page: what is mapped, and what a dump has, goes by pages.
 const fn rest_of_page(addr: VirtAddr) -> u64 {
     MAP_PAGE - addr.0 % MAP_PAGE

@@ -4,7 +4,7 @@ use crate::exit::{self, Exit};
 use crate::output::Results;
 use crate::size::Size;
 use crate::{cause, output, progress, report, signals};
-use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Stop, StreamTo, Target};
+use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Format, Stop, StreamTo, Target};
 use coresift_kernel::{ClassSet, DumpLevel};
 use std::fs::{Metadata, metadata};
 use std::io::{self, IsTerminal};
@@ -17,7 +17,7 @@ use std::time::Duration;
 ///
 /// Reads /proc/vmcore, ELF cores and kdump-compressed files, flattened or not (so
 /// that a dump can be filtered again), and writes a kdump-compressed file that
-/// crash, drgn and libkdumpfile open. Whatever interrupts it, the file can be read
+/// crash, drgn and libkdumpfile open, or with --format elf an ELF core. Whatever interrupts it, the file can be read
 /// as far as it was written.
 #[derive(clap::Args)]
 #[command(after_help = help(), verbatim_doc_comment, args_override_self = true)]
@@ -45,6 +45,10 @@ pub struct Args {
     /// different files (of the same pages), with any other choice they do not
     #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd", verbatim_doc_comment)]
     compress: Choice,
+    /// What to write: kdump, or elf, which gdb opens too. Pages of an ELF file
+    /// are stored as they are, without --compress; it takes an ELF input
+    #[arg(long, value_name = "FORMAT", default_value = "kdump", verbatim_doc_comment)]
+    format: Format,
     /// Worker threads
     /// [default: one for each usable cpu, fewer when memory is short]
     #[arg(long, value_name = "N", verbatim_doc_comment)]
@@ -145,6 +149,7 @@ impl Args {
             if self.levels.is_empty() { DumpLevel::new(default).into_iter().collect() } else { self.levels.clone() };
         Ok(DumpOptions {
             exclude: levels.into_iter().map(|level| Exclusion::new(level, exclude, self.keep)).collect(),
+            format: self.format,
             compression: self.compress,
             threads: self.threads.map(NonZeroUsize::get),
             max_memory: self.max_memory.map(|size| size.0.get()),

@@ -6,7 +6,7 @@ use super::options::Opt;
 use super::progress::Progress;
 use super::{Stop, report};
 use crate::{cause, signals};
-use coresift_engine::{DumpOptions, EngineError, Exclusion, Report, Stop as EngineStop, Target};
+use coresift_engine::{DumpOptions, EngineError, Exclusion, Format, Report, Stop as EngineStop, Target};
 use coresift_format::codec::Codec;
 use coresift_kernel::{ClassSet, KernelError};
 use std::fs::File;
@@ -70,6 +70,7 @@ fn options(line: &CommandLine) -> DumpOptions {
     let levels = if line.levels.is_empty() { vec![line.first_level()] } else { line.levels.clone() };
     DumpOptions {
         exclude: levels.into_iter().map(|level| Exclusion::new(level, ClassSet::NONE, ClassSet::NONE)).collect(),
+        format: if line.has(Opt::Elf) { Format::Elf } else { Format::Kdump },
         compression: line.codec.unwrap_or(Codec::None).into(),
         // makedumpfile has no threads beside --split, and a note says that the number is ignored.
         threads: line.threads.filter(|_| !line.has(Opt::Split)),
@@ -144,6 +145,10 @@ fn failed(error: &EngineError, input: &Path, messages: &Messages) {
         EngineError::Stream { error, .. } => {
             let text = format!("\nCan't write the dump file({STDOUT}). {}\n", cause::text(error));
             messages.raw(Class::Common, &text);
+        }
+        EngineError::ElfOfKdump { file } => {
+            let text = format!("'-E' option is disabled, because {file} is kdump compressed format.");
+            messages.line(Class::Error, &text);
         }
         other => {
             cause::chain(other).for_each(|text| messages.line(Class::Error, &text));

@@ -96,8 +96,6 @@ const fn long(opt: Opt, name: &'static str, value: Option<&'static str>, support
     Row { opt, short: None, long: Some(name), value, support, help }
 }
 
-const KDUMP_INSTEAD: &str =
-    "ELF files are not written yet; a kdump-compressed file is, which crash, drgn and libkdumpfile read";
 const NO_DEBUG_INFO: &str =
     "debug information is not read yet, nor needed where the dump carries VMCOREINFO (all since Linux 2.6.24)";
 const INSTEAD_MAKEDUMPFILE: &str = "use makedumpfile for this step";
@@ -152,7 +150,7 @@ pub const ROWS: &[Row] = &[
         "directory of temporary bitmap files",
     ),
     long(Opt::SplitblockSize, "splitblock-size", Some("KIB"), Works, "granularity of --split"),
-    short(Opt::Elf, 'E', None, NoEffect(KDUMP_INSTEAD), "write an ELF file"),
+    short(Opt::Elf, 'E', None, Works, "write an ELF file, which gdb opens too; pages are stored as they are"),
     short(
         Opt::Flatten,
         'F',

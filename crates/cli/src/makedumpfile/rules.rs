@@ -118,9 +118,6 @@ pub fn check(line: &CommandLine) -> Result<Mode, Broken> {
 /// Options that cannot apply beside others of `line`. makedumpfile refuses these lines; but kdump scripts add --num-threads on
 /// their own (kdump-utils does for every machine with several cpus), and a crashed machine must not save nothing for that.
 pub fn notes(line: &CommandLine) -> Vec<String> {
-    let beside = |opt: Opt, name: &str| {
-        (line.has(Opt::NumThreads) && line.has(opt))
-            .then(|| format!("--num-threads does not apply to {name} and is ignored"))
-    };
-    [beside(Opt::Split, "--split"), beside(Opt::Elf, "-E")].into_iter().flatten().collect()
+    let split = line.has(Opt::NumThreads) && line.has(Opt::Split);
+    split.then(|| "--num-threads does not apply to --split and is ignored".to_owned()).into_iter().collect()
 }

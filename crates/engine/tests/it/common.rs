@@ -1,7 +1,9 @@
 //! Runs of the engine, and what they should give.
 
 use crate::reader::Dump;
-use coresift_engine::{DumpOptions, EngineError, Event, Exclusion, Observer, Report, Stage, Stop, Target, dump_input};
+use coresift_engine::{
+    DumpOptions, EngineError, Event, Exclusion, Format, Observer, Report, Stage, Stop, Target, dump_input,
+};
 use coresift_format::{Bytes, Input, Pfn};
 use coresift_kernel::{ClassSet, DumpLevel, Kernel, PageClass};
 use coresift_synth::Image;
@@ -28,6 +30,7 @@ pub fn exclusion(number: u8, also: &str, keep: &str) -> Exclusion {
 pub fn options(number: u8) -> DumpOptions {
     DumpOptions {
         exclude: vec![exclusion(number, "", "")],
+        format: Format::Kdump,
         compression: "zlib".parse().unwrap(),
         threads: Some(2),
         max_memory: None,

@@ -9,6 +9,7 @@ mod auto;
 mod checks;
 mod classes;
 mod cut_short;
+mod elf;
 mod guard;
 mod hostile;
 mod random;

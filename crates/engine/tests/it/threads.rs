@@ -1,7 +1,7 @@
 //! The bytes of a dump follow from its input and its options: not from threads, memory budget, or the way the input is read.
 
 use crate::common::{check, core, dump, exclusion, options, place, try_dump};
-use coresift_engine::{DumpOptions, EngineError, Exclusion, Report, Silent, Target};
+use coresift_engine::{DumpOptions, EngineError, Exclusion, Format, Report, Silent, Target};
 use coresift_format::Bytes;
 use coresift_format::codec::Codec;
 use coresift_synth::huge::{Mix, huge};
@@ -143,6 +143,7 @@ fn c36_any_combination_of_options_makes_a_dump() {
                     let exclude = exclusion(level, also, keep);
                     let options = DumpOptions {
                         exclude: vec![exclude, exclusion(31, "", "")],
+                        format: Format::Kdump,
                         compression: codec.into(),
                         threads,
                         max_memory,

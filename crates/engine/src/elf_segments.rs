@@ -1,0 +1,201 @@
+//! Where the pages of an ELF core go, and the program headers that say so.
+//!
+//! Each page is in the file once, whatever number of segments it is in (the kernel image is in two). The pages a debugger needs first
+//! stand first, so that a file that was cut short lacks those it can do without; program headers are split there. A page without data
+//! is in the `p_memsz` of the header before it, beyond its `p_filesz`.
+
+use crate::batches::Pass;
+use coresift_format::{ChunkBits, PageSet, PageSetBuilder, PageSize, Pfn, Segment};
+use std::collections::BTreeSet;
+
+/// What is needed first is taken in blocks of this many pages,
+const BLOCK: u64 = 16;
+/// and in no more blocks than this: each can split a program header in three.
+const MAX_BLOCKS: usize = 8192;
+
+/// The parts of a file that stand in front of the rest: what each of the first `passes` writes, in blocks, as far as it has data
+/// and no earlier part has it.
+#[must_use]
+pub fn needed_first(passes: &[Pass], data: &PageSet) -> Vec<PageSet> {
+    let (mut parts, mut taken) = (Vec::new(), BTreeSet::new());
+    for pass in passes {
+        let Pass::Of(set) = pass else { break };
+        let Some(blocks) = blocks(set, MAX_BLOCKS - taken.len()) else { break };
+        let more: Vec<u64> = blocks.difference(&taken).copied().collect();
+        parts.push(in_blocks(&more, data));
+        taken.extend(more);
+    }
+    parts
+}
+
+/// The blocks with pages of `set`, unless they are more than `most`.
+fn blocks(set: &PageSet, most: usize) -> Option<BTreeSet<u64>> {
+    let mut blocks = BTreeSet::new();
+    for (start, end) in set.all_runs() {
+        let of_run = start.0 / BLOCK..end.0.div_ceil(BLOCK);
+        if of_run.end - of_run.start > most as u64 {
+            return None;
+        }
+        blocks.extend(of_run);
+        if blocks.len() > most {
+            return None;
+        }
+    }
+    Some(blocks)
+}
+
+fn in_blocks(blocks: &[u64], data: &PageSet) -> PageSet {
+    let whole = PageSet::from_ranges(blocks.iter().map(|b| (Pfn(b * BLOCK), Pfn((b + 1) * BLOCK))));
+    let (mut bits, mut more) = (ChunkBits::default(), ChunkBits::default());
+    let mut set = PageSetBuilder::default();
+    for chunk in whole.chunks() {
+        whole.copy_chunk(chunk, &mut bits);
+        data.copy_chunk(chunk, &mut more);
+        bits.intersect(&more);
+        set.push(chunk, &bits);
+    }
+    set.finish()
+}
+
+/// Where the page data are.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement<'a> {
+    /// The pages with data.
+    pub data: &'a PageSet,
+    /// Sets of these that have no page in common, which stand in front of the others, one behind the other; in each set, and then in
+    /// the rest, the pages are in pfn order.
+    pub first: &'a [PageSet],
+    /// Page size.
+    pub page: PageSize,
+}
+
+impl Placement<'_> {
+    /// Where the data of a page begin that has some, in bytes from the first page's.
+    fn offset(&self, pfn: Pfn) -> u64 {
+        let (mut before, mut below) = (0, 0);
+        for part in self.first {
+            let rank = part.rank(pfn);
+            if part.contains(pfn) {
+                return (before + rank) << self.page.shift();
+            }
+            before += part.len();
+            below += rank;
+        }
+        (before + self.data.rank(pfn) - below) << self.page.shift()
+    }
+
+    /// The end of the pages from `at` on that stand one behind the other in the file, where all up to `end` have data.
+    fn together(&self, at: Pfn, end: Pfn) -> Pfn {
+        let next = self.first.iter().filter_map(|part| {
+            let (start, stop) = part.runs(at, end).next()?;
+            Some(if start == at { stop } else { start })
+        });
+        next.min().unwrap_or(end)
+    }
+
+    /// The pieces of the pages `from..to` that have data and lie one behind the other in the file, ascending.
+    fn pieces(&self, from: Pfn, to: Pfn) -> impl Iterator<Item = (Pfn, Pfn)> + '_ {
+        self.data.runs(from, to).flat_map(move |(start, end)| {
+            let mut at = start;
+            std::iter::from_fn(move || {
+                let piece = (at, self.together(at, end));
+                at = piece.1;
+                (piece.0 < end).then_some(piece)
+            })
+        })
+    }
+
+    /// The program headers of the memory that `source` describes, with file offsets from the first page's data on: no data are
+    /// described that the pages do not have, nor any address that `source` does not have.
+    pub fn headers(&self, source: &Segment) -> impl Iterator<Item = Segment> + '_ {
+        let source = *source;
+        let (start, len) = (source.paddr, source.mem_size.max(source.file_size));
+        let end = start.saturating_add(len);
+        let shift = self.page.shift();
+        let within = move |pfn: Pfn| (u128::from(pfn.0) << shift).clamp(start.into(), end.into()) as u64;
+        let mut pieces = self.pieces(Pfn(start >> shift), Pfn(self.page.pages_for(end))).peekable();
+        let mut at = start;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let here = pieces.next_if(|piece| within(piece.0) == at);
+            let data_end = here.map_or(at, |piece| within(piece.1));
+            let next = pieces.peek().map_or(end, |piece| within(piece.0));
+            let offset = here.map_or(0, |piece| self.offset(piece.0) + (at - (piece.0.0 << shift)));
+            let header = Segment {
+                file_offset: offset,
+                // A header without a virtual address has all ones in it.
+                vaddr: if source.vaddr == u64::MAX { source.vaddr } else { source.vaddr.wrapping_add(at - start) },
+                paddr: at,
+                file_size: data_end - at,
+                mem_size: next - at,
+                ..source
+            };
+            at = next;
+            Some(header)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_byte_with_data_is_described_once_and_at_its_place(
+            data in proptest::collection::vec((0u64..400, 1u64..40), 0..12),
+            first in proptest::collection::vec((0u64..400, 1u64..40), 0..6),
+            second in proptest::collection::vec((0u64..400, 1u64..40), 0..6),
+            start in 0u64..400 << 12, len in 1u64..100 << 12,
+        ) {
+            let set = |ranges: &[(u64, u64)]| PageSet::from_ranges(ranges.iter().map(|(s, n)| (Pfn(*s), Pfn(s + n))));
+            let data = set(&data);
+            let chosen = |wanted: &PageSet, but: &PageSet| {
+                let pages = (0..500).map(Pfn).filter(|p| data.contains(*p) && wanted.contains(*p) && !but.contains(*p));
+                PageSet::from_ranges(pages.map(|p| (p, p.plus(1))))
+            };
+            let one = chosen(&set(&first), &PageSet::default());
+            let two = chosen(&set(&second), &one);
+            let first = [one, two];
+            let placement = Placement { data: &data, first: &first, page: PageSize::K4 };
+            // The order of writing.
+            let pages = |set: &PageSet| set.all_runs().flat_map(|(s, e)| s.0..e.0).collect::<Vec<u64>>();
+            let rest = pages(&data).into_iter().filter(|p| !first.iter().any(|part| part.contains(Pfn(*p))));
+            let order: Vec<u64> = first.iter().flat_map(&pages).chain(rest).collect();
+            let source = Segment { paddr: start, vaddr: 0xffff_8880_0000_0000 + start, mem_size: len, file_size: len, flags: 7, ..Segment::default() };
+            let headers: Vec<Segment> = placement.headers(&source).collect();
+            let mut at = start;
+            for h in &headers {
+                prop_assert_eq!((h.paddr, h.vaddr, h.flags), (at, 0xffff_8880_0000_0000 + at, 7));
+                prop_assert!(h.mem_size > 0 && h.file_size <= h.mem_size);
+                for byte in (h.paddr..h.paddr + h.mem_size).step_by(997).chain([h.paddr + h.mem_size - 1]) {
+                    let has = byte < h.paddr + h.file_size;
+                    prop_assert_eq!(has, data.contains(Pfn(byte >> 12)), "byte {:#x}", byte);
+                    if has {
+                        let place = h.file_offset + (byte - h.paddr);
+                        prop_assert_eq!((order[(place >> 12) as usize], place & 4095), (byte >> 12, byte & 4095));
+                    }
+                }
+                at += h.mem_size;
+            }
+            prop_assert_eq!(at, start + len);
+        }
+    }
+
+    #[test]
+    fn what_is_needed_first_is_taken_in_whole_blocks_of_what_there_is_once() {
+        let set = |ranges: &[(u64, u64)]| PageSet::from_ranges(ranges.iter().map(|(s, e)| (Pfn(*s), Pfn(*e))));
+        let data = set(&[(10, 100), (200, 1000)]);
+        let of = |parts: Vec<PageSet>| -> Vec<Vec<(u64, u64)>> {
+            parts.iter().map(|part| part.all_runs().map(|(s, e)| (s.0, e.0)).collect()).collect()
+        };
+        let passes = || vec![Pass::Of(set(&[(99, 101)])), Pass::Of(set(&[(80, 85), (203, 204)])), Pass::Slab];
+        assert_eq!(of(needed_first(&passes(), &data)), [vec![(96, 100)], vec![(80, 96), (200, 208)]]);
+        let huge = Pass::Of(set(&[(0, BLOCK * (MAX_BLOCKS as u64 + 1))]));
+        let parts = of(needed_first(&[passes().remove(0), huge, passes().remove(1)], &data));
+        assert_eq!(parts, [vec![(96, 100)]], "what is too much stays where it is, and so does what comes after it");
+    }
+}

@@ -1,0 +1,401 @@
+//! ELF cores out: read with offsets by the gABI, sharing no layout with the library.
+
+use crate::common::{core, dump, exclusion, kept, options, same_pages, try_dump};
+use crate::reader::Dump;
+use coresift_engine::{DumpOptions, EngineError, Format, Report};
+use coresift_format::{Bytes, Input, Window};
+use coresift_kernel::PageClass;
+use coresift_synth::elf::Segment;
+use coresift_synth::{Image, KernelLayout, LAYOUTS, Machine, PAGE};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// A PT_LOAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Load {
+    offset: u64,
+    vaddr: u64,
+    paddr: u64,
+    filesz: u64,
+    memsz: u64,
+}
+
+/// An ELF64 core of little endian, its headers read.
+struct Core {
+    file: Vec<u8>,
+    incomplete: bool,
+    notes: Vec<u8>,
+    loads: Vec<Load>,
+    extended: bool,
+}
+
+impl Core {
+    fn read(file: Vec<u8>) -> Self {
+        let at = |at: u64, n: usize| -> u64 {
+            let mut raw = [0; 8];
+            raw[..n].copy_from_slice(&file[at as usize..at as usize + n]);
+            u64::from_le_bytes(raw)
+        };
+        assert_eq!(&file[..7], b"\x7fELF\x02\x01\x01");
+        // e_type ET_CORE, e_machine EM_X86_64, e_version; e_ehsize, e_phentsize.
+        assert_eq!((at(16, 2), at(18, 2), at(20, 4), at(52, 2), at(54, 2)), (4, 62, 1, 64, 56));
+        let (phoff, shoff, mut phnum) = (at(32, 8), at(40, 8), at(56, 2));
+        let extended = phnum == 0xffff;
+        if extended {
+            // e_shentsize, e_shnum; sh_type, sh_size, sh_info.
+            assert_eq!((at(58, 2), at(60, 2), at(shoff + 4, 4), at(shoff + 32, 8)), (64, 1, 0, 1));
+            phnum = at(shoff + 44, 4);
+            assert_eq!(shoff, phoff + 56 * phnum);
+        } else {
+            assert_eq!((shoff, at(60, 2)), (0, 0));
+        }
+        let (mut notes, mut loads) = (Vec::new(), Vec::new());
+        for header in (0..phnum).map(|i| phoff + 56 * i) {
+            let (offset, filesz) = (at(header + 8, 8), at(header + 32, 8));
+            match at(header, 4) {
+                4 => notes.extend_from_slice(&file[offset as usize..(offset + filesz) as usize]),
+                1 => loads.push(Load {
+                    offset,
+                    vaddr: at(header + 16, 8),
+                    paddr: at(header + 24, 8),
+                    filesz,
+                    memsz: at(header + 40, 8),
+                }),
+                other => panic!("a program header of type {other}"),
+            }
+        }
+        let incomplete = at(48, 4) & 1 == 1;
+        Self { incomplete, notes, loads, extended, file }
+    }
+
+    /// The page frames of the address space it describes.
+    fn ram(&self) -> BTreeSet<u64> {
+        self.loads.iter().flat_map(|l| l.paddr / PAGE..(l.paddr + l.memsz).div_ceil(PAGE)).collect()
+    }
+
+    /// Where the data of each page are that has some; all headers agree about it.
+    fn data(&self) -> BTreeMap<u64, u64> {
+        let mut data = BTreeMap::new();
+        for l in &self.loads {
+            for pfn in l.paddr / PAGE..(l.paddr + l.filesz).div_ceil(PAGE) {
+                let at = l.offset + pfn * PAGE - l.paddr;
+                assert_eq!(*data.entry(pfn).or_insert(at), at, "page frame {pfn:#x} is in the file twice");
+            }
+        }
+        data
+    }
+
+    fn page(&self, at: u64) -> Option<&[u8]> {
+        self.file.get(at as usize..(at + PAGE) as usize)
+    }
+}
+
+fn elf(level: u8) -> DumpOptions {
+    DumpOptions { format: Format::Elf, ..options(level) }
+}
+
+/// The pages an ELF core of `image` has, whose source has the segments `spans`, when the pages of `classes` are kept.
+fn expected(image: &Image, level: u8, spans: &[std::ops::Range<u64>]) -> Vec<u64> {
+    let excluded = exclusion(level, "", "").classes;
+    let mut base: BTreeSet<u64> = kept(image, excluded).into_iter().collect();
+    if excluded.has(PageClass::Zero) {
+        base.retain(|pfn| image.page(*pfn).iter().any(|b| *b != 0));
+    }
+    let mut all = base.clone();
+    for span in spans {
+        let mut gap = Vec::new();
+        for pfn in span.clone() {
+            if base.contains(&pfn) {
+                if gap.len() < 256 {
+                    all.extend(gap.iter().filter(|pfn| !["offline", "hwpoison"].contains(&image.truth.class(**pfn))));
+                }
+                gap.clear();
+            } else {
+                gap.push(pfn);
+            }
+        }
+    }
+    all.into_iter().collect()
+}
+
+fn spans(image: &Image) -> Vec<std::ops::Range<u64>> {
+    [image.image.clone()].into_iter().chain(image.ram().iter().cloned()).collect()
+}
+
+fn check(image: &Image, level: u8, report: &Report, file: Vec<u8>, what: &str) -> Core {
+    let core = Core::read(file);
+    assert!(report.complete && !core.incomplete, "{what}");
+    assert!(core.ram().iter().copied().eq(image.ram().iter().cloned().flatten()), "{what}: RAM");
+    let data = core.data();
+    let found: Vec<u64> = data.keys().copied().collect();
+    same_pages(image, &found, &expected(image, level, &spans(image)), what);
+    for (pfn, at) in &data {
+        assert!(core.page(*at) == Some(&image.page(*pfn)[..]), "{what}: the bytes of page frame {pfn:#x}");
+    }
+    assert_eq!(report.kept_pages, found.len() as u64, "{what}");
+    let row = report.elf.unwrap();
+    assert_eq!(row.segments, core.loads.len() as u64, "{what}");
+    core
+}
+
+/// Memory with gaps of every kind: short ones, long ones, at the beginning, at the end, with pages in them that must not be read.
+fn gaps() -> Image {
+    let text = "
+        @0x1100 255 cache
+        @0x11ff   1 slab
+        @0x1200 256 cache
+        @0x1300   8 slab
+        @0x1310  16 user
+        @0x1318   1 hwpoison
+        @0x1320   8 slab
+        @0x1330   1 offline
+        @0x1331   1 zero
+        @0x1340   8 slab
+        @0x1400 512 buddy order=9
+        @0x1700   4 slab
+        @0x1780 100 cache";
+    let text = text.replace("user", "anon");
+    Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1080).ram(0x1100..0x1800).pages(&text).build()
+}
+
+#[test]
+fn an_elf_core_has_the_pages_of_each_level_at_their_addresses() {
+    for layout in LAYOUTS {
+        let image = Machine::b0(layout).cpus(2).build();
+        let source = core(&image);
+        let before = Input::from_bytes(Arc::new(source.clone())).unwrap();
+        for level in [0, 1, 2, 31] {
+            let what = format!("{}, level {level}", layout.name);
+            let (report, file) = dump(source.clone(), &elf(level));
+            let core = check(&image, level, &report, file, &what);
+            assert_eq!(core.notes, before.notes(), "{what}: notes");
+            for load in &core.loads {
+                let of = before.segments().iter().find(|s| (s.vaddr..s.vaddr + s.mem_size).contains(&load.vaddr));
+                let of = of.unwrap_or_else(|| panic!("{what}: {load:x?} is nowhere in the source"));
+                assert_eq!(load.vaddr - of.vaddr, load.paddr - of.paddr, "{what}: {load:x?}");
+                assert!(load.vaddr + load.memsz <= of.vaddr + of.mem_size, "{what}: {load:x?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn short_gaps_are_kept_but_what_must_not_be_read_in_them() {
+    let image = gaps();
+    for level in [0, 1, 2, 8, 31] {
+        let (report, file) = dump(core(&image), &elf(level));
+        let core = check(&image, level, &report, file, &format!("level {level}"));
+        let data = core.data();
+        assert!(!data.contains_key(&0x1318) && !data.contains_key(&0x1330));
+        if level == 31 {
+            assert!(data.contains_key(&0x1100) && data.contains_key(&0x131f) && data.contains_key(&0x1331));
+            assert!(!data.contains_key(&0x1200) && !data.contains_key(&0x1400) && !data.contains_key(&0x17ff));
+            assert!(report.elf.unwrap().gap_pages > 255);
+        }
+    }
+}
+
+#[test]
+fn the_same_bytes_come_out_for_any_number_of_threads() {
+    let image = gaps();
+    for level in [0, 1, 31] {
+        let all = dump(core(&image), &DumpOptions { threads: Some(1), ..elf(level) }).1;
+        for threads in [2, 3, 16] {
+            assert!(
+                dump(core(&image), &DumpOptions { threads: Some(threads), ..elf(level) }).1 == all,
+                "level {level}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_core_that_was_filtered_is_filtered_again_to_the_same_dump() {
+    for name in ["6.12", "7.1"] {
+        let image = Machine::b0(KernelLayout::get(name)).build();
+        for level in [2, 8, 16, 26, 30] {
+            let direct = dump(core(&image), &options(level)).1;
+            let filtered = dump(core(&image), &elf(level)).1;
+            let (report, again) = dump(filtered.clone(), &options(level));
+            assert_eq!((report.container.as_str(), report.ram_pages), ("elf", 256));
+            assert!(again == direct, "{name}, level {level}");
+            assert!(dump(filtered.clone(), &elf(level)).1 == filtered, "{name}, level {level}: elf again");
+        }
+        // Zero pages are not in an ELF core, but in a dump.
+        let direct = Dump::read(dump(core(&image), &options(31)).1);
+        let again = Dump::read(dump(dump(core(&image), &elf(31)).1, &options(31)).1);
+        let zero = |pfn: &u64| image.page(*pfn).iter().all(|b| *b == 0);
+        assert!(direct.kept.iter().filter(|pfn| !zero(pfn)).all(|pfn| again.kept.contains(pfn)), "{name}");
+        assert!(again.kept.iter().all(|pfn| direct.kept.contains(pfn)), "{name}");
+    }
+}
+
+#[test]
+fn a_page_in_two_segments_and_parts_of_pages_are_described_as_they_were() {
+    let image = Machine::b0(KernelLayout::get("6.12")).build();
+    let mut source = image.elf().with_image();
+    source.split(0x1010 * PAGE + 1234);
+    source.split(0x1158 * PAGE + 1);
+    for level in [0, 31] {
+        let (report, file) = dump(source.bytes(), &elf(level));
+        let core = Core::read(file);
+        assert!(report.complete);
+        let whole = Core::read(dump(image.elf().with_image().bytes(), &elf(level)).1);
+        assert_eq!(core.data().keys().collect::<Vec<_>>(), whole.data().keys().collect::<Vec<_>>(), "level {level}");
+        for (pfn, at) in core.data() {
+            assert!(core.page(at) == Some(&image.page(pfn)[..]), "page frame {pfn:#x}");
+        }
+    }
+}
+
+#[test]
+fn c21_segments_without_file_data_are_holes_in_an_elf_core_too() {
+    let image = Machine::b0(KernelLayout::get("6.12")).build();
+    let mut source = image.elf().with_image();
+    let second = source.segments.pop().unwrap();
+    let piece = |from: u64, pages: u64, filesz: u64| Segment {
+        filesz,
+        ..Segment::new(from * PAGE, second.vaddr + (from - 0x1100) * PAGE, pages * PAGE)
+    };
+    source.segments.extend([
+        piece(0x1100, 0x28, 0),
+        piece(0x1128, 0x28, 0x28 * PAGE),
+        piece(0x1150, 0x30, 0x10 * PAGE),
+    ]);
+    let there = |pfn: &u64| *pfn < 0x1100 || (0x1128..0x1160).contains(pfn);
+    for level in [0, 1, 31] {
+        let (report, file) = dump(source.bytes(), &elf(level));
+        let core = Core::read(file.clone());
+        assert_eq!(core.ram().len(), 256, "they exist");
+        assert!(core.data().keys().all(there), "level {level}: nothing is in the file that was not");
+        assert!(report.complete && report.absent_pages == 0x28 + 0x20, "{:?}", report.notes);
+        let again = Input::from_bytes(Arc::new(file)).unwrap();
+        assert!(!again.memory().stored().contains(coresift_format::Pfn(0x1100)));
+    }
+}
+
+#[test]
+fn c22_segments_without_a_physical_address_are_not_written() {
+    let image = Machine::b0(KernelLayout::get("6.12")).build();
+    let mut source = image.elf().with_image();
+    let module = Segment { source: Some(0x1010 * PAGE), ..Segment::new(u64::MAX, 0xffff_c900_0000_0000, 4 * PAGE) };
+    source.segments.insert(0, module);
+    let (report, file) = dump(source.bytes(), &elf(31));
+    check(&image, 31, &report, file, "kcore");
+}
+
+#[test]
+fn more_than_65534_segments_are_counted_in_the_section_header() {
+    let image = Machine::b0(KernelLayout::get("6.12")).build();
+    let mut source = image.elf().with_image();
+    // Page frames without a struct page, far apart: they stay. All have the bytes of the first.
+    let real = source.segments.len();
+    for i in 0..70_000u64 {
+        let at = (0x10_0000 + 2 * i) * PAGE;
+        let shares = (i > 0).then_some(real);
+        let page = Segment { source: Some(0x1010 * PAGE), shares, ..Segment::new(at, image.page_offset + at, PAGE) };
+        source.segments.push(page);
+    }
+    let (report, file) = dump(source.bytes(), &elf(31));
+    assert!(report.complete);
+    let core = Core::read(file.clone());
+    assert!(core.extended && core.loads.len() > 70_000);
+    let data = core.data();
+    let far = (0..70_000).map(|i| 0x10_0000 + 2 * i).filter(|pfn| data.contains_key(pfn)).count();
+    assert_eq!(far, 70_000);
+    assert!(
+        data.iter()
+            .filter(|(pfn, _)| **pfn >= 0x10_0000)
+            .all(|(_, at)| core.page(*at) == Some(&image.page(0x1010)[..]))
+    );
+    let again = Input::from_bytes(Arc::new(file)).unwrap();
+    assert_eq!(again.segments().len(), core.loads.len());
+}
+
+#[test]
+fn a_kdump_compressed_input_is_refused_before_the_target_is_touched() {
+    let image = Machine::b0(KernelLayout::get("6.12")).build();
+    let ended = try_dump(Arc::new(image.kdump().bytes()), &elf(31));
+    assert!(matches!(ended.result, Err(EngineError::ElfOfKdump { .. })), "{:?}", ended.result);
+    assert!(!ended.path.exists());
+}
+
+/// A file in which some pages cannot be read, and which remembers what was.
+struct Disk {
+    bytes: Vec<u8>,
+    bad: Vec<std::ops::Range<u64>>,
+    reads: Mutex<Vec<std::ops::Range<u64>>>,
+}
+
+impl Bytes for Disk {
+    fn name(&self) -> &str {
+        "disk"
+    }
+
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let asked = offset..offset + buf.len() as u64;
+        self.reads.lock().unwrap().push(asked.clone());
+        if self.bad.iter().any(|bad| bad.start < asked.end && asked.start < bad.end) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Bytes::read_at(&self.bytes, offset, buf)
+    }
+
+    fn window(&self, _: u64, _: usize) -> Option<Window> {
+        None
+    }
+
+    fn is_memory(&self) -> bool {
+        true
+    }
+}
+
+/// Where page frame `pfn` is in `core`, by each segment.
+fn places(core: &[u8], pfn: u64) -> Vec<std::ops::Range<u64>> {
+    let read = Core::read(core.to_vec());
+    let at = pfn * PAGE;
+    let of = |l: &&Load| l.paddr <= at && at < l.paddr + l.filesz;
+    read.loads.iter().filter(of).map(|l| l.offset + at - l.paddr).map(|at| at..at + PAGE).collect()
+}
+
+#[test]
+fn c09_offline_and_poisoned_pages_are_never_read_for_an_elf_core() {
+    let image = gaps();
+    let source = core(&image);
+    for level in [0, 1, 31] {
+        let disk = Arc::new(Disk { bytes: source.clone(), bad: Vec::new(), reads: Mutex::default() });
+        let (report, _) = try_dump(Arc::<Disk>::clone(&disk), &elf(level)).made();
+        assert!(report.complete);
+        let reads = disk.reads.lock().unwrap();
+        for page in [0x1318, 0x1330].iter().flat_map(|pfn| places(&source, *pfn)) {
+            let read = reads.iter().find(|r| r.start < page.end && page.start < r.end);
+            assert!(read.is_none(), "level {level}: {page:x?} was read by {read:x?}");
+        }
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_read_is_told_and_leaves_the_core_marked() {
+    let image = gaps();
+    let source = core(&image);
+    // A slab page, and a cache page in a short gap, which is nobody's loss.
+    let bad = [0x1302, 0x1108].iter().flat_map(|pfn| places(&source, *pfn)).collect();
+    let disk = Arc::new(Disk { bytes: source, bad, reads: Mutex::default() });
+    let (report, file) = try_dump(disk, &elf(31)).made();
+    assert!(!report.complete);
+    assert_eq!((report.unreadable_pages, report.unreadable.len()), (1, 1));
+    assert_eq!((report.unreadable[0].pfn, report.unreadable[0].pages), (0x1302, 1));
+    assert!(report.unreadable[0].reason.contains("os error 5"));
+    let core = Core::read(file);
+    assert!(core.incomplete);
+    let data = core.data();
+    assert!(!data.contains_key(&0x1302) && !data.contains_key(&0x1108), "no zeros in their place");
+    for (pfn, at) in &data {
+        assert!(core.page(*at) == Some(&image.page(*pfn)[..]), "page frame {pfn:#x}");
+    }
+}
