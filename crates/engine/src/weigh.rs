@@ -73,7 +73,7 @@ pub fn weigh(
         pages: AtomicU64::new(0),
     };
     let known = Known::new(memory.page_size());
-    let worker = || Worker::new(memory, choice.ladder(), choice.start(), &known);
+    let worker = || Worker::new(memory, choice.ladder(), choice.start(), &known, false);
     let first = worker()?;
     std::thread::scope(|scope| {
         for _ in 1..threads {

@@ -159,7 +159,7 @@ impl PageSet {
     pub fn page_of_rank(&self, rank: u64) -> Option<Pfn> {
         let entry = self.entries.get(self.entries.partition_point(|e| e.before <= rank).checked_sub(1)?)?;
         let mut left = rank - entry.before;
-        for (start, end) in self.entry_runs(entry) {
+        for (start, end) in self.entry_runs(entry, 0) {
             if left < end - start {
                 return Some(Pfn(start + left));
             }
@@ -268,7 +268,11 @@ impl PageSet {
             Body::Bits(words) => (None, &[][..], &words[..]),
         };
         let first = runs.partition_point(|r| u64::from(r.1) < inside);
-        let runs = runs.get(first..).unwrap_or_default().iter().map(move |r| (base + u64::from(r.0), base + u64::from(r.1) + 1));
+        let runs = runs
+            .get(first..)
+            .unwrap_or_default()
+            .iter()
+            .map(move |r| (base + u64::from(r.0), base + u64::from(r.1) + 1));
         let at = if words.is_empty() { CHUNK_PAGES } else { inside };
         let bits = BitRuns { words, at }.map(move |(s, e)| (base + s, base + e));
         whole.into_iter().chain(runs).chain(bits)

@@ -17,8 +17,8 @@ use std::time::Duration;
 ///
 /// Reads /proc/vmcore, ELF cores and kdump-compressed files, flattened or not (so
 /// that a dump can be filtered again), and writes a kdump-compressed file that
-/// crash, drgn and libkdumpfile open, or with --format elf an ELF core. Whatever interrupts it, the file can be read
-/// as far as it was written.
+/// crash, drgn and libkdumpfile open, or with --format elf an ELF core. Whatever
+/// interrupts it, the file can be read as far as it was written.
 #[derive(clap::Args)]
 #[command(after_help = help(), verbatim_doc_comment, args_override_self = true)]
 pub struct Args {

@@ -146,17 +146,17 @@ fn gaps() -> Image {
         @0x11ff   1 slab
         @0x1200 256 cache
         @0x1300   8 slab
-        @0x1310  16 user
+        @0x1310   8 anon
         @0x1318   1 hwpoison
+        @0x1319   7 anon
         @0x1320   8 slab
         @0x1330   1 offline
         @0x1331   1 zero
         @0x1340   8 slab
         @0x1400 512 buddy order=9
         @0x1700   4 slab
-        @0x1780 100 cache";
-    let text = text.replace("user", "anon");
-    Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1080).ram(0x1100..0x1800).pages(&text).build()
+        @0x1780 128 cache";
+    Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1080).ram(0x1100..0x1800).pages(text).build()
 }
 
 #[test]
