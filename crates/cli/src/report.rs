@@ -6,13 +6,20 @@ use std::fmt::Write;
 
 /// The report as text.
 pub fn text(report: &Report) -> String {
-    sections(crate::makedumpfile::report::lines(report), &[amounts, classes, guard, checks, unreadable, notes], report)
+    sections(
+        crate::makedumpfile::report::lines(report),
+        &[amounts, outcome, classes, guard, checks, unreadable, notes],
+        report,
+    )
 }
 
 /// How the page classes were told, what was protected, and how the counts compare.
 pub fn evidence(report: &Report) -> String {
     sections(String::new(), &[classes, guard, checks], report)
 }
+
+/// Runs of unreadable pages that are shown one by one.
+const RUNS_SHOWN: usize = 16;
 
 type Section = fn(&Report) -> String;
 
@@ -87,6 +94,42 @@ fn amounts(report: &Report) -> String {
     out
 }
 
+/// What a dry run foretells, and the attempts that did not fit.
+fn outcome(report: &Report) -> String {
+    let mut out = String::new();
+    if report.dry_run {
+        let _infallible = write!(out, "Nothing was written: the file would have {} bytes", count(report.file_bytes));
+        let _infallible = match report.space {
+            Some(space) if space.fits => writeln!(out, ", and fits: {} are free", count(space.free)),
+            Some(space) => {
+                writeln!(
+                    out,
+                    ", and does not fit: it takes {}, and {} are free",
+                    count(space.needed),
+                    count(space.free)
+                )
+            }
+            None => writeln!(out),
+        };
+    }
+    if let Some(ended) = &report.ended {
+        let _infallible = writeln!(out, "Ended early: {ended}");
+    }
+    for row in &report.attempts {
+        let _infallible = writeln!(
+            out,
+            "Level {} did not fit: {} ({} of {} pages, {} bytes, {})",
+            row.level,
+            row.ended,
+            count(row.kept_pages),
+            count(row.pages),
+            count(row.file_bytes),
+            seconds(row.seconds),
+        );
+    }
+    out
+}
+
 fn classes(report: &Report) -> String {
     if report.classes.is_empty() {
         return String::new();
@@ -124,8 +167,17 @@ fn unreadable(report: &Report) -> String {
     if report.unreadable_pages == 0 {
         return String::new();
     }
-    let title = format!("{} pages could not be read and were left out, first of all\n", count(report.unreadable_pages));
-    table(&title, &report.unreadable, |run| format!("  pfn {:#x}, {} pages: {}", run.pfn, run.pages, run.reason))
+    let title = format!("{} pages could not be read and were left out\n", count(report.unreadable_pages));
+    let shown = report.unreadable.iter().take(RUNS_SHOWN);
+    let more = report.unreadable_pages.saturating_sub(shown.clone().map(|run| run.pages).sum());
+    let mut out = shown.fold(title, |mut out, run| {
+        let _infallible = writeln!(out, "  pfn {:#x}, {} pages: {}", run.pfn, run.pages, run.reason);
+        out
+    });
+    if more > 0 {
+        let _infallible = writeln!(out, "  and {} pages more", count(more));
+    }
+    out
 }
 
 fn notes(report: &Report) -> String {

@@ -11,7 +11,8 @@ use crate::observer::{Event, Observer};
 use crate::options::{Choice, DumpOptions, Exclusion, Format, Target};
 use crate::pipeline::{Copied, Copying, copy};
 use crate::plan::{Plan, Prepared};
-use crate::report::{AttemptRow, ChosenRow, Report, StageRow, UnreadableRun};
+use crate::report::{AttemptRow, ChosenRow, Report, SpaceRow, StageRow, UnreadableRun};
+use crate::room::Forecast;
 use crate::scan::{Chunks, Limits};
 use crate::selection::Selection;
 use crate::source::{ElfSource, Source};
@@ -25,6 +26,7 @@ use coresift_format::{Container, Input, Pfn};
 use coresift_kernel::PageClass;
 use std::fmt;
 use std::fs::metadata;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -115,6 +117,10 @@ fn run(
             [output] => run.attempt(head, output, observer)?.map(|why| Failed::of(0, why)),
             _ => return Err(EngineError::NothingAsked),
         };
+        // A dry run goes on to the end all the same, to tell what is needed.
+        let stopped = matches!(ended, Some(Failed { ended: Ended::Stopped(_), .. }));
+        let lacking = lacking(&outputs).filter(|_| !stopped);
+        let ended = lacking.map(|(file, room)| Failed::of(file, (Ended::NoRoom(room), Readable(true)))).or(ended);
         let (kept, since) = (run.kept, run.started_here);
         let mut report = run.finish(&outputs);
         report.attempts.clone_from(&failures);
@@ -131,6 +137,7 @@ fn run(
         report.ended = Some(ended.to_string());
         let failed = match ended {
             Ended::Write(failed) => failed,
+            Ended::NoRoom(_) => WriteFailed { done: 0, offset: 0, error: io::ErrorKind::StorageFull.into() },
             Ended::Stopped(why) => {
                 return Err(EngineError::Stopped { path, why, kept, readable, report: Box::new(report) });
             }
@@ -157,6 +164,19 @@ fn run(
     Err(EngineError::NothingAsked)
 }
 
+/// Of a dry run, the file system with the least to spare.
+fn forecast(outputs: &[Arc<Output>]) -> Option<Forecast> {
+    let spare = |room: &Forecast| i128::from(room.room()) - i128::from(room.needed);
+    Forecast::by_device(outputs.iter().filter_map(|output| output.forecast())).min_by_key(spare)
+}
+
+/// Of a dry run, the first file on a file system that has no room for all that go there.
+fn lacking(outputs: &[Arc<Output>]) -> Option<(usize, Forecast)> {
+    let room = forecast(outputs).filter(|room| !room.fits())?;
+    let on = |output: &Arc<Output>| output.forecast().is_some_and(|other| other.device == room.device);
+    Some((outputs.iter().position(on)?, room))
+}
+
 /// What is told of an attempt that did not fit, made since `since`, with `kept` pages to write.
 fn failure(report: &Report, kept: u64, since: Instant) -> AttemptRow {
     AttemptRow {
@@ -175,6 +195,8 @@ fn failure(report: &Report, kept: u64, since: Instant) -> AttemptRow {
 pub(crate) enum Ended {
     Write(WriteFailed),
     Stopped(StopReason),
+    /// A dry run's file would not fit.
+    NoRoom(Forecast),
 }
 
 impl fmt::Display for Ended {
@@ -182,6 +204,7 @@ impl fmt::Display for Ended {
         match self {
             Self::Write(failed) => failed.error.fmt(f),
             Self::Stopped(why) => why.fmt(f),
+            Self::NoRoom(room) => write!(f, "{} bytes are needed, {} are free", room.needed, room.room()),
         }
     }
 }
@@ -441,8 +464,12 @@ impl<'a> Run<'a> {
     }
 
     fn finish(mut self, outputs: &[Arc<Output>]) -> Report {
+        let told: u64 = self.report.unreadable.iter().map(|run| run.pages).sum();
+        self.report.unreadable_more = self.report.unreadable_pages.saturating_sub(told);
         self.report.bytes_out = outputs.iter().map(|output| output.written()).sum();
         self.report.file_bytes = outputs.iter().map(|output| output.len()).sum();
+        self.report.space =
+            forecast(outputs).map(|room| SpaceRow { needed: room.needed, free: room.room(), fits: room.fits() });
         self.report.seconds = self.started.elapsed().as_secs_f64();
         self.report.peak_memory = peak_memory();
         self.report.memory_budget = self.budget.bytes;

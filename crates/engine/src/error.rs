@@ -187,6 +187,9 @@ fn full(limit: Option<u64>) -> String {
 }
 
 fn pages(readable: bool, report: &Report, kept: u64) -> String {
+    if let Some(space) = report.space.filter(|space| !space.fits) {
+        return format!("the dump needs {} bytes, and {} are free", space.needed, space.free);
+    }
     let (were, left) = if report.dry_run {
         (
             "would be",

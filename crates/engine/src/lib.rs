@@ -29,6 +29,7 @@ mod pipeline;
 mod plan;
 mod repair;
 mod report;
+mod room;
 mod scan;
 mod selection;
 mod source;
@@ -51,7 +52,8 @@ pub use observer::{Event, Observer, Silent, Stage};
 pub use options::{Choice, DumpOptions, Exclusion, Format, StreamTo, Target, UnknownFormat};
 pub use repair::{Repair, RepairOptions, repair};
 pub use report::{
-    AttemptRow, CheckRow, ChosenRow, ClassRow, ElfRow, GuardRow, LogRow, PartRow, Report, StageRow, UnreadableRun,
+    AttemptRow, CheckRow, ChosenRow, ClassRow, ElfRow, GuardRow, LogRow, PartRow, Report, SpaceRow, StageRow,
+    UnreadableRun,
 };
 pub use stop::{Stop, StopReason};
 pub use verify::{

@@ -43,6 +43,8 @@ pub struct Report {
     pub unreadable_pages: u64,
     /// The first of them, with the reason.
     pub unreadable: Vec<UnreadableRun>,
+    /// Those that are not among the first.
+    pub unreadable_more: u64,
     /// A row for each page class.
     pub classes: Vec<ClassRow>,
     /// Pages of an excluded class that were kept because something essential lives in them.
@@ -73,6 +75,8 @@ pub struct Report {
     pub parts: Vec<PartRow>,
     /// Whether the file holds all it should.
     pub complete: bool,
+    /// Of a dry run, whether the target's file system has room for the file.
+    pub space: Option<SpaceRow>,
     /// What ended the run early.
     pub ended: Option<String>,
     /// Attempts whose dump did not fit, made before this one.
@@ -93,6 +97,17 @@ impl Report {
     pub fn excluded(&self, class: PageClass) -> u64 {
         self.classes.iter().find(|row| row.name == class.name() && row.excluded).map_or(0, |row| row.excluded_pages)
     }
+}
+
+/// What the file of a dry run needs, and what there is.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct SpaceRow {
+    /// Bytes of blocks that would be written: less than the file's size where that has holes.
+    pub needed: u64,
+    /// Free bytes.
+    pub free: u64,
+    /// Whether it fits.
+    pub fits: bool,
 }
 
 /// One attempt whose dump did not fit the target.

@@ -4,8 +4,10 @@ mod stream;
 
 use crate::error::EngineError;
 use crate::options::{StreamTo, Target};
+use crate::room::{Forecast, Room};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -18,7 +20,9 @@ use stream::Stream;
 pub struct Output {
     kind: Kind,
     /// Bytes the file may have at the most.
-    limit: Option<u64>,
+    limit: Option<Limit>,
+    /// Of a dry run, the room there would be.
+    room: Option<Room>,
     written: AtomicU64,
     /// One more than the last byte that was written or reserved.
     len: AtomicU64,
@@ -38,6 +42,29 @@ enum Kind {
     Stream(Stream),
     /// /dev/null, or a dry run: bytes are only counted.
     Nothing,
+}
+
+/// The most bytes a file may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// By what the user said.
+    Asked(u64),
+    /// By RLIMIT_FSIZE. A run needs not know: the system refuses what is beyond. A dry run does.
+    Process(u64),
+}
+
+impl Limit {
+    const fn bytes(self) -> u64 {
+        let (Self::Asked(bytes) | Self::Process(bytes)) = self;
+        bytes
+    }
+
+    fn error(self) -> io::Error {
+        match self {
+            Self::Asked(bytes) => io::Error::new(io::ErrorKind::FileTooLarge, LimitReached(bytes)),
+            Self::Process(_) => Errno::FBIG.into(),
+        }
+    }
 }
 
 /// A write that failed, and how much of it was done.
@@ -101,7 +128,12 @@ impl Output {
         let existing = rustix::fs::stat(path).ok();
         let is = |kind| existing.as_ref().is_some_and(|s| FileType::from_raw_mode(s.st_mode) == kind);
         if dry_run || is(FileType::CharacterDevice) {
-            return Ok(Self::new(Kind::Nothing));
+            let nothing = Self::new(Kind::Nothing);
+            if !dry_run || is(FileType::CharacterDevice) {
+                return Ok(nothing);
+            }
+            let process = getrlimit(Resource::Fsize).current.filter(|_| !is(FileType::BlockDevice));
+            return Ok(Self { room: Room::of(path), limit: process.map(Limit::Process), ..nothing });
         }
         let block = is(FileType::BlockDevice);
         let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -115,21 +147,21 @@ impl Output {
     }
 
     const fn new(kind: Kind) -> Self {
-        Self { kind, limit: None, written: AtomicU64::new(0), len: AtomicU64::new(0) }
+        Self { kind, limit: None, room: None, written: AtomicU64::new(0), len: AtomicU64::new(0) }
     }
 
     /// The same, which takes no more than `limit` bytes.
     #[must_use]
     pub fn with_limit(self, limit: Option<u64>) -> Self {
+        let limit = limit.map(Limit::Asked).into_iter().chain(self.limit).min_by_key(|limit| limit.bytes());
         Self { limit, ..self }
     }
 
     /// How many of the `len` bytes at `offset` the limit allows, and the error if these are not all.
     fn allowed(&self, offset: u64, len: u64) -> (u64, Option<io::Error>) {
         match self.limit {
-            Some(limit) if offset.saturating_add(len) > limit => {
-                let error = io::Error::new(io::ErrorKind::FileTooLarge, LimitReached(limit));
-                (limit.saturating_sub(offset), Some(error))
+            Some(limit) if offset.saturating_add(len) > limit.bytes() => {
+                (limit.bytes().saturating_sub(offset), Some(limit.error()))
             }
             _ => (len, None),
         }
@@ -210,10 +242,16 @@ impl Output {
     /// Bytes that can be written at `end`, as far as is known: free ones of the file system a file is on, and what the limit leaves.
     #[must_use]
     pub fn room(&self, end: u64) -> Option<u64> {
-        let limit = self.limit.map(|limit| limit.saturating_sub(end));
+        let limit = self.limit.map(|limit| limit.bytes().saturating_sub(end));
         let Kind::Regular(file) = &self.kind else { return limit };
         let free = rustix::fs::fstatvfs(file).ok().and_then(|stat| stat.f_bavail.checked_mul(stat.f_frsize));
         limit.into_iter().chain(free).min()
+    }
+
+    /// Of a dry run, whether what was written until now would fit.
+    #[must_use]
+    pub fn forecast(&self) -> Option<Forecast> {
+        self.room.as_ref().map(Room::forecast)
     }
 
     /// Empties the target, and makes `0..len` read as zeros. On a file that takes no space yet.
@@ -223,6 +261,7 @@ impl Output {
     pub fn empty(&self, len: u64) -> Result<(), WriteFailed> {
         self.written.store(0, Ordering::Relaxed);
         self.len.store(0, Ordering::Relaxed);
+        self.room.iter().for_each(Room::clear);
         let failed = |error| WriteFailed { done: 0, offset: len, error };
         if let Kind::Regular(file) = &self.kind {
             file.set_len(0).map_err(failed)?;
@@ -258,6 +297,7 @@ impl Output {
         let file = match &self.kind {
             Kind::Nothing => {
                 self.reach(to);
+                self.room.iter().for_each(|room| room.take(from, to));
                 return Ok(());
             }
             Kind::Stream(stream) => {
@@ -318,6 +358,7 @@ impl Output {
             Kind::Stream(stream) => return stream.block(bytes, offset),
             Kind::Nothing => {
                 self.wrote(bytes.len(), offset);
+                self.room.iter().for_each(|room| room.take(offset, offset + bytes.len() as u64));
                 return Ok(());
             }
         };

@@ -48,6 +48,12 @@ pub fn create(line: &CommandLine, input: &Path, target: &Target, messages: &Mess
             Ok(())
         }
         Err(error) => {
+            if let EngineError::NoSpace { report, .. } = &error
+                && report.dry_run
+            {
+                messages.raw(Class::Report, &format!("{}\n{}\n", report::steps(report), report::lines(report)));
+                messages.note(&error.to_string());
+            }
             failed(&error, input, messages);
             Err(Stop::Failed)
         }

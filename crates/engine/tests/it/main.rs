@@ -12,6 +12,7 @@ mod cut_short;
 mod elf;
 mod guard;
 mod hostile;
+mod limits;
 mod random;
 mod refilter;
 mod shared;
