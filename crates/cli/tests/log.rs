@@ -1,5 +1,5 @@
 //! The kernel log: `coresift log`, `--dump-dmesg`, and `coresift dump --log`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 mod common;
 
