@@ -4,9 +4,10 @@
 //! until their data are there: a thread of its own syncs the target, writes the descriptors whose data that covered, and
 //! begins again. The copy goes on meanwhile; on a target without a medium (tmpfs, /dev/null) a sync costs nothing.
 //!
-//! Nothing writes 24 bytes at once: a descriptor may lie over a page boundary, where SIGKILL ends a write, or over the border of two
-//! sectors, which reach the medium in any order. So size and flags are written first, and the offset when they are on the medium:
-//! a descriptor without offset is a page that was not written, to every reader.
+//! A descriptor may lie over the border of two pages, where SIGKILL ends a write, or of two sectors, which reach the medium in any order.
+//! Where the border is between its offset and its size, half of it would be a wrong page: crash takes an offset without size for a page,
+//! libkdumpfile a size without offset. Of such descriptors, one in 64, size, offset and size are written one after the other
+//! and each when the one before is on the medium: the first size is [`PageDesc::PENDING`], which no reader takes for a page's.
 
 use crate::budget::WORKER_STACK;
 use crate::lock::{Held, Lock};
@@ -24,8 +25,10 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAITING: usize = 1 << 20;
 /// Runs further apart than this are written by themselves rather than read back and rewritten together.
 const MAX_GAP: u64 = 4 << 10;
-/// Bytes of a descriptor that hold its offset, without which the others say nothing.
-const OFFSET: std::ops::Range<usize> = 0..8;
+/// Bytes that reach a medium as one. A page is a multiple of it.
+const SECTOR: u64 = 512;
+/// Bytes of a descriptor's offset; behind it come size and flags, as many.
+const OFFSET: usize = 8;
 /// Bytes that are rewritten together at the most, gaps included.
 const MAX_JOINED: usize = 256 << 10;
 
@@ -71,24 +74,6 @@ struct EncodedRun {
     end: usize,
 }
 
-/// What of descriptors is written.
-#[derive(Clone, Copy)]
-enum Part {
-    AllButOffset,
-    Whole,
-}
-
-impl Part {
-    /// Takes away what is not of this part from the descriptors `raw`.
-    fn of(self, raw: &mut [u8]) {
-        if let Self::AllButOffset = self {
-            for descriptor in raw.chunks_exact_mut(PageDesc::SIZE) {
-                descriptor.get_mut(OFFSET).unwrap_or_default().fill(0);
-            }
-        }
-    }
-}
-
 impl Encoded {
     /// Forgets all.
     pub fn clear(&mut self) {
@@ -107,9 +92,26 @@ impl Encoded {
         }
     }
 
+    /// The descriptors that have a border between offset and size, and where each belongs. One of a lost page is all zeros and stays so.
+    fn over_borders(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let runs = self.runs.iter().map(|run| (run.at, self.bytes(*run)));
+        let all = runs.flat_map(|(at, raw)| (at..).step_by(PageDesc::SIZE).zip(raw.chunks_exact(PageDesc::SIZE)));
+        all.filter(|(at, raw)| (at + OFFSET as u64).is_multiple_of(SECTOR) && raw.iter().any(|byte| *byte != 0))
+    }
+
     fn bytes(&self, run: EncodedRun) -> &[u8] {
         self.raw.get(run.start..run.end).unwrap_or_default()
     }
+}
+
+/// Size and flags of a descriptor at `at` that is being written, and where they belong.
+const fn half_pending(at: u64, _: &[u8]) -> (u64, &[u8]) {
+    (at + OFFSET as u64, &PageDesc::PENDING)
+}
+
+/// The offset of the descriptor `raw` at `at`, and where it belongs.
+fn half_offset(at: u64, raw: &[u8]) -> (u64, &[u8]) {
+    (at, raw.get(..OFFSET).unwrap_or_default())
 }
 
 impl Descriptors {
@@ -228,16 +230,26 @@ impl Shared {
         self.output.sync()?;
         // A stream is read from its beginning, and its bytes are written once.
         if !self.output.is_stream() {
-            self.output.discount(all.raw.len() as u64);
-            self.write(all, Part::AllButOffset)?;
-            self.output.sync()?;
+            for first in [half_pending, half_offset] {
+                let mut none = true;
+                for (at, descriptor) in all.over_borders() {
+                    let (at, half) = first(at, descriptor);
+                    self.output.write_at(half, at)?;
+                    self.output.discount(half.len() as u64);
+                    none = false;
+                }
+                if none {
+                    break;
+                }
+                self.output.sync()?;
+            }
         }
-        self.write(all, Part::Whole)
+        self.write(all)
     }
 
     /// Writes runs of descriptors, which are in order. Those a short gap apart are joined by reading the gap back: a pass that skips the pages written
     /// earlier leaves many.
-    fn write(&self, all: &Encoded, part: Part) -> Result<(), WriteFailed> {
+    fn write(&self, all: &Encoded) -> Result<(), WriteFailed> {
         let mut joined: Vec<u8> = Vec::new();
         let mut start = 0;
         for run in &all.runs {
@@ -249,9 +261,7 @@ impl Shared {
                 joined.clear();
                 start = run.at;
             }
-            let before = joined.len();
             joined.extend_from_slice(all.bytes(*run));
-            part.of(joined.get_mut(before..).unwrap_or_default());
         }
         self.output.write_at(&joined, start)
     }
@@ -276,23 +286,32 @@ mod tests {
     use coresift_format::Endian;
     use proptest::prelude::*;
 
+    /// Whether crash (diskdump.c) takes the descriptor for one of a page in the file, and whether libkdumpfile (diskdump.c) does.
+    fn taken(raw: &[u8]) -> [bool; 2] {
+        let PageDesc { offset, size, flags } = PageDesc::decode(raw, Endian::Little).unwrap();
+        [offset != 0 && size <= 4096, flags != 0 || size == 4096]
+    }
+
     proptest! {
-        /// Each write goes on to some byte, and of each some parts reach the medium: words of 8 bytes are the smallest.
         #[test]
-        fn a_descriptor_torn_anywhere_is_whole_or_has_no_offset(
-            offset in 4096u64.., size in 1u32..=4096, flags in 0u32..64, words in proptest::array::uniform3(0usize..2), synced: bool,
+        fn no_half_of_a_descriptor_over_a_border_is_taken_for_a_page(
+            offset in 4096u64.., size in 1u32..=4096, flags in 0u32..64,
         ) {
-            let whole = PageDesc { offset, size, flags }.encode(Endian::Little);
-            let mut first = whole;
-            Part::AllButOffset.of(&mut first);
-            // The second write begins when the first is there.
-            let states = [[[0; PageDesc::SIZE], first], [first, whole]][usize::from(synced)];
-            let mut torn = [0; PageDesc::SIZE];
-            for (i, word) in torn.chunks_exact_mut(8).enumerate() {
-                word.copy_from_slice(&states[words[i]][i * 8..][..8]);
+            let whole = PageDesc { offset, size: if flags == 0 { 4096 } else { size }, flags }.encode(Endian::Little);
+            let mut all = Encoded::default();
+            let first = (0..200u64).map(|i| 4096 + i * 24);
+            first.for_each(|at| all.push(at, &whole));
+            prop_assert_eq!(all.over_borders().map(|d| d.0).collect::<Vec<_>>(), [4600, 6136, 7672]);
+            let mut now = [0; PageDesc::SIZE];
+            for half in [half_pending, half_offset] {
+                prop_assert_eq!(taken(&now), [false; 2]);
+                let (at, bytes) = half(0, &whole);
+                now[at as usize..][..bytes.len()].copy_from_slice(bytes);
+                prop_assert_eq!(taken(&now), [false; 2]);
             }
-            let read = PageDesc::decode(&torn, Endian::Little).unwrap();
-            prop_assert!(read.offset == 0 || torn == whole, "{read:?}");
+            // The last write changes one half.
+            prop_assert_eq!(&now[..OFFSET], &whole[..OFFSET]);
+            prop_assert_eq!(taken(&whole), [true; 2]);
         }
     }
 }

@@ -24,6 +24,16 @@ impl PageDesc {
     /// Bytes a descriptor occupies in the file.
     pub const SIZE: usize = 24;
 
+    /// Size and flags of a descriptor that is being written: larger than any page and no codec, so that neither crash nor libkdumpfile
+    /// takes it for a page, whatever its offset.
+    pub const PENDING: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+
+    /// Whether the page was being written when the file was cut short.
+    #[must_use]
+    pub const fn is_pending(self) -> bool {
+        self.size == u32::MAX && self.flags == 0
+    }
+
     /// The descriptor as it is in the file.
     #[must_use]
     pub fn encode(self, endian: Endian) -> [u8; Self::SIZE] {

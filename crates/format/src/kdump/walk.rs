@@ -152,7 +152,7 @@ impl KdumpFile {
         let first_data = self.descriptor_at(self.stored().len());
         let damaged = |loss, what| Err((loss, ReadError::Corrupt { pfn, what }));
         let bad = |what| damaged(Loss::BadDescriptor, what);
-        if offset == 0 {
+        if offset == 0 || desc.is_pending() {
             let what = format!("its page descriptor at file offset {at} was never written, the file is incomplete");
             return damaged(Loss::Unwritten, what);
         }
