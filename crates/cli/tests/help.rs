@@ -21,6 +21,7 @@ fn help_reads_as_reviewed() {
         ("verify", "verify --help"),
         ("repair", "repair --help"),
         ("explain", "explain --help"),
+        ("unflatten", "unflatten --help"),
         ("makedumpfile", "makedumpfile -h"),
         ("makedumpfile-version", "makedumpfile -v"),
     ] {
@@ -38,6 +39,7 @@ fn no_line_of_help_is_wider_than_a_terminal() {
         "verify --help",
         "repair --help",
         "explain --help",
+        "unflatten --help",
         "makedumpfile -h",
     ] {
         let text = shown(line);

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use std::collections::HashSet;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// What a command line comes to.
 enum Want {
@@ -92,8 +92,8 @@ const LINES: &[(&str, Want, As)] = &[
     ("--check-params --dump-dmesg --partial-dmesg vmcore log", Silent, Theirs),
     ("--check-params --dump-dmesg -F vmcore", Silent, Theirs),
     ("--check-params --mem-usage /proc/kcore", Note("--mem-usage: "), Theirs),
-    ("--check-params -R dumpfile", Note("-R: "), Theirs),
-    ("--check-params -d 0 -R dumpfile", Note("-R: "), Theirs),
+    ("--check-params -R dumpfile", Silent, Theirs),
+    ("--check-params -d 0 -R dumpfile", Silent, Theirs),
     ("--check-params -g out -x vmlinux", Note("-g: "), Theirs),
     ("--check-params -g out --xen-syms f", Note("-g: "), Theirs),
     ("--check-params --reassemble a b c", Note("--reassemble: "), Theirs),
@@ -190,7 +190,7 @@ const LINES: &[(&str, Want, As)] = &[
     ("--message-level 0 - out", SilentFailure, Theirs),
     ("--split - a b", Opens, Theirs),
     ("--split - a /etc/passwd", Exists, Theirs),
-    ("-R dumpfile", Refused("-R: "), Ours),
+    ("-R dumpfile", Refused("the standard input: this is an empty file"), Ours),
     ("--mem-usage /proc/kcore", Refused("--mem-usage: "), Ours),
     // Texts.
     ("-v", Text("makedumpfile: version 1.7.9"), Ours),
@@ -211,7 +211,13 @@ fn arguments(line: &str) -> Vec<&str> {
 fn run(line: &str) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_coresift");
-    Command::new(program).current_dir(&dir).arg("makedumpfile").args(arguments(line)).output().unwrap()
+    Command::new(program)
+        .current_dir(&dir)
+        .arg("makedumpfile")
+        .args(arguments(line))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {

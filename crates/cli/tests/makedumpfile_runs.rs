@@ -231,6 +231,34 @@ fn with_f_for_flattened_stdout_carries_no_message() {
 }
 
 #[test]
+fn r_makes_the_file_of_a_stream_and_stops_where_it_ends() {
+    let place = Place::new();
+    let ended = place.shell("$P makedumpfile -c -d 31 vmcore plain && $P makedumpfile -F -c -d 31 vmcore > flat");
+    assert_eq!(ended.code, Some(0));
+    let ended = place.shell("$P makedumpfile -R out < flat");
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    assert_eq!(ended.out, "\nThe dumpfile is saved to out.\n\nmakedumpfile Completed.\n");
+    assert!(place.get("out") == place.get("plain"));
+    // A dump device: what stands behind the stream is old.
+    let ended = place.shell("cat flat vmcore > device; $P makedumpfile -f -R out < device && cmp out plain");
+    assert_eq!((ended.code, ended.err.contains("was ignored")), (Some(0), true), "{}", ended.err);
+    let ended = place.shell("$P makedumpfile -R out < flat");
+    assert!(
+        ended.code == Some(1) && ended.err.contains("Can't open the dump file (out). File exists"),
+        "{}",
+        ended.err
+    );
+    let ended = place.shell("head -c 100000 flat | $P makedumpfile -R short");
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(ended.out, format!("This is an incomplete dumpfile, but might analyzable.\n{FAILED}"));
+    assert_eq!(place.info("short")["marked_incomplete"], true);
+    for line in ["makedumpfile -R none < /dev/null", "makedumpfile -R none < vmcore"] {
+        assert_eq!(place.shell(&format!("$P {line}")).code, Some(1), "{line}");
+        assert!(!place.has("none"), "{line}");
+    }
+}
+
+#[test]
 fn with_f_a_dry_run_writes_nothing_and_a_closed_or_full_output_is_an_error() {
     let place = Place::new();
     let ended = place.shell("$P makedumpfile -F --dry-run -d 31 vmcore | wc -c");

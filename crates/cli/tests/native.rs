@@ -107,6 +107,40 @@ fn a_dump_without_seeking_is_a_flattened_stream_and_results_stay_out_of_it() {
 }
 
 #[test]
+fn c15_a_stream_that_was_cut_ends_with_3_and_everything_that_arrived() {
+    let place = Place::new();
+    assert_eq!(place.run("dump --compress none vmcore plain").code, Some(0));
+    assert_eq!(place.run("dump --compress none --flatten vmcore flat").code, Some(0));
+    for line in ["unflatten flat out", "unflatten --json flat out", "unflatten - out"] {
+        let ended = place.shell(&format!("rm -f out; $P {line} < flat"));
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{line}");
+        assert!(place.get("out") == place.get("plain"), "{line}");
+    }
+    let stream = place.get("flat");
+    place.put("cut", &stream[..stream.len() * 2 / 3]);
+    let ended = place.run("unflatten --json cut salvaged");
+    assert_eq!(ended.code, Some(3));
+    assert!(ended.err.contains("; what arrived is saved, marked incomplete\n"), "{}", ended.err);
+    let told = report(&ended);
+    assert_eq!(told["complete"], false);
+    let lost = told["lost_pages"].as_u64().unwrap();
+    let runs = told["lost_page_frames"].as_array().unwrap();
+    assert_eq!(runs.iter().map(|run| run["pages"].as_u64().unwrap()).sum::<u64>(), lost);
+    let info = place.info("salvaged");
+    assert_eq!((&info["marked_incomplete"], &info["complete"]), (&true.into(), &false.into()));
+    assert!(lost > 0 && info["pages"]["unwritten"] == lost, "{lost}: {}", info["pages"]);
+    // Read in place, the stream has the same pages.
+    assert_eq!(place.info("cut")["pages"]["stored_as_is"], info["pages"]["stored_as_is"]);
+    let ended = place.shell("cat flat flat | $P unflatten twice");
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.err.contains("another flattened stream follows"), "{}", ended.err);
+    assert!(place.get("twice") == place.get("plain"));
+    let ended = place.shell("gzip -c flat > flat.gz; $P info flat.gz");
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("gzip -dc"), "{}", ended.err);
+}
+
+#[test]
 fn failures_end_with_1_and_say_what_to_do() {
     let place = Place::new();
     place.put("text", b"no dump at all");

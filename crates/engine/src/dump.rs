@@ -25,7 +25,7 @@ use coresift_format::kdump::STATUS_EXCLUDED_VMEMMAP;
 use coresift_format::{Container, Input, Pfn};
 use coresift_kernel::PageClass;
 use std::fmt;
-use std::fs::metadata;
+use std::fs::{self, metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -64,11 +64,14 @@ fn check(target: &Target, options: &DumpOptions) -> Result<(), EngineError> {
     }
 }
 
-pub(crate) fn same_file(one: &Path, other: &Path) -> bool {
-    match (metadata(one), metadata(other)) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
-    }
+/// Whether two names are of one file.
+pub fn same_file(one: &Path, other: &Path) -> bool {
+    metadata(one).is_ok_and(|one| is_file(&one, other))
+}
+
+/// Whether `other` is a name of the file `one`.
+pub fn is_file(one: &fs::Metadata, other: &Path) -> bool {
+    metadata(other).is_ok_and(|other| (one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
 /// As [`dump`], of an input that is open already, for instance of bytes that are in no file.

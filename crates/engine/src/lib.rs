@@ -36,6 +36,7 @@ mod source;
 mod split;
 mod stop;
 mod target;
+mod unflatten;
 mod verify;
 mod weigh;
 mod worker;
@@ -49,13 +50,14 @@ pub use explain::{Explanation, Explanations, Failed, InFile, InKernel, State, Su
 pub use lock::{LockTimes, lock_times};
 pub use log::{open_log_file, write_log};
 pub use observer::{Event, Observer, Silent, Stage};
-pub use options::{Choice, DumpOptions, Exclusion, Format, StreamTo, Target, UnknownFormat};
+pub use options::{Choice, DumpOptions, Exclusion, Format, StreamFrom, StreamTo, Target, UnknownFormat};
 pub use repair::{Repair, RepairOptions, repair};
 pub use report::{
     AttemptRow, CheckRow, ChosenRow, ClassRow, ElfRow, GuardRow, LogRow, PartRow, Report, SpaceRow, StageRow,
     UnreadableRun,
 };
 pub use stop::{Stop, StopReason};
+pub use unflatten::{LostPages, LostRange, UnflattenOptions, Unflattened, unflatten};
 pub use verify::{
     Check, DebuggerStep, DebuggerView, Fault, PageCounts, PageProblem, Verdict, Verification, VerifyOptions, verify,
 };

@@ -177,6 +177,15 @@ pub enum StreamTo {
     Path(PathBuf),
 }
 
+/// Where a flattened stream comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamFrom {
+    /// The standard input.
+    Stdin,
+    /// A file, a FIFO or a device.
+    Path(PathBuf),
+}
+
 impl Target {
     /// The name of file number `index` to show in messages.
     #[must_use]

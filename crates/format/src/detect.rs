@@ -24,7 +24,6 @@ struct Row {
 const HEAD: u64 = 4096 + 8;
 
 const OTHER: &str = "this program reads ELF cores, kdump-compressed and flattened files";
-const UNPACK: &str = "unpack it first";
 
 const fn ours(magic: &'static [u8], kind: Kind) -> Row {
     Row { offset: 0, magic, found: Ok(kind) }
@@ -65,12 +64,13 @@ const ROWS: &[Row] = &[
     other(0, b"PAGEDUMP", "a Windows crash dump", OTHER),
     other(0, b"PAGEDU64", "a Windows crash dump", OTHER),
     other(0, b"MDMP", "a minidump of a process", OTHER),
-    other(0, b"\x1f\x8b", "a file packed by gzip", UNPACK),
-    other(0, b"\xfd7zXZ\0", "a file packed by xz", UNPACK),
-    other(0, b"\x28\xb5\x2f\xfd", "a file packed by zstd", UNPACK),
-    other(0, b"\x04\x22\x4d\x18", "a file packed by lz4", UNPACK),
-    other(0, b"BZh", "a file packed by bzip2", UNPACK),
-    other(0, b"\x89LZO\0", "a file packed by lzop", UNPACK),
+    other(0, b"\x1f\x9d", "a file packed by compress", "unpack it first: uncompress -c FILE > DUMP"),
+    other(0, b"\x1f\x8b", "a file packed by gzip", "unpack it first: gzip -dc FILE > DUMP"),
+    other(0, b"\xfd7zXZ\0", "a file packed by xz", "unpack it first: xz -dc FILE > DUMP"),
+    other(0, b"\x28\xb5\x2f\xfd", "a file packed by zstd", "unpack it first: zstd -dc FILE > DUMP"),
+    other(0, b"\x04\x22\x4d\x18", "a file packed by lz4", "unpack it first: lz4 -dc FILE > DUMP"),
+    other(0, b"BZh", "a file packed by bzip2", "unpack it first: bzip2 -dc FILE > DUMP"),
+    other(0, b"\x89LZO\0", "a file packed by lzop", "unpack it first: lzop -dc FILE > DUMP"),
 ];
 
 /// Finds out what a file is.

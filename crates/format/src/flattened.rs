@@ -2,46 +2,24 @@
 //!
 //! The blocks are indexed once; the file inside is then read through the index, without being unpacked.
 
+mod blocks;
+mod rearranged;
+
 use crate::bytes::{Bytes, read_exact};
-use crate::endian::Endian;
 use crate::error::FETCH_AGAIN;
 use crate::extents::{Extent, find, resolve};
 use crate::window::Window;
 use crate::{FormatError, Result};
+use blocks::{BLOCK_HEADER, HEADER, check_header};
+pub use blocks::{FLAT_END, FLAT_HEADER_LEN, FLAT_SIGNATURE, FlatBlock, check_flat_head, flat_block, flat_header};
+pub use rearranged::{MARK_WITHIN, Rearranged, Written, mark_incomplete};
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a flattened stream begins with, zero-padded to 16 bytes.
-pub const FLAT_SIGNATURE: &[u8; 16] = b"makedumpfile\0\0\0\0";
-/// Bytes of the stream header; the first block follows.
-const HEADER: u64 = 4096;
-/// Bytes of a block header: offset and size, signed and big-endian whatever machine crashed.
-const BLOCK_HEADER: u64 = 16;
-/// Where the type is in the stream header; 1 is the only one.
-const TYPE_AT: u64 = 16;
 /// Block headers are read in pieces of this size, for blocks may be as small as a byte.
 const READ: u64 = 16 << 10;
-
-/// What a stream begins with: signature, type 1, version 1, and zeros up to the first block.
-#[must_use]
-pub fn flat_header() -> Vec<u8> {
-    let mut header = FLAT_SIGNATURE.to_vec();
-    header.extend(1u64.to_be_bytes());
-    header.extend(1u64.to_be_bytes());
-    header.resize(HEADER as usize, 0);
-    header
-}
-
-/// What a whole stream ends with: an offset and a size of -1.
-pub const FLAT_END: [u8; BLOCK_HEADER as usize] = [0xff; BLOCK_HEADER as usize];
-
-/// The header of a block of `len` bytes (at least one) for `offset`; both are below 2^63, as all file offsets.
-#[must_use]
-pub fn flat_block(offset: u64, len: u64) -> [u8; BLOCK_HEADER as usize] {
-    (u128::from(offset) << 64 | u128::from(len)).to_be_bytes()
-}
 
 /// The file inside a flattened stream.
 pub struct FlattenedBytes {
@@ -106,31 +84,18 @@ impl FlattenedBytes {
     /// # Errors
     /// No signature or another type, a stream without a single block, or what the operating system says.
     pub fn open(stream: Arc<dyn Bytes>) -> Result<Self> {
-        let bad = |field, offset, value: String, rule: &str| FormatError::BadField {
-            file: stream.name().to_owned(),
-            field,
-            offset,
-            value,
-            rule: rule.to_owned(),
-            next: FETCH_AGAIN,
-        };
-        let head = read_exact(&*stream, "flattened stream header", 0, TYPE_AT + 8)?;
-        if !Self::is_flattened(&head) {
-            let value = format!("{:02x?}", head.get(..16).unwrap_or_default());
-            return Err(bad("signature", 0, value, "a flattened stream begins with \"makedumpfile\""));
-        }
-        // The version behind it is not looked at: makedumpfile does not either.
-        match Endian::Big.u64(&head, TYPE_AT as usize) {
-            Some(1) => {}
-            other => {
-                let value = other.unwrap_or_default().to_string();
-                return Err(bad("type", TYPE_AT, value, "the only type is 1"));
-            }
-        }
+        let head = read_exact(&*stream, "flattened stream header", 0, HEADER.min(stream.len().max(24)))?;
+        check_header(stream.name(), &head)?;
         let (mut blocks, truncated) = scan(&*stream)?;
         if let (true, Some(cut)) = (blocks.is_empty(), &truncated) {
-            let value = cut.kind.to_string();
-            return Err(bad("first block", cut.at, value, "a block is an offset, a size, and that many bytes"));
+            return Err(FormatError::BadField {
+                file: stream.name().to_owned(),
+                field: "first block",
+                offset: cut.at,
+                value: cut.kind.to_string(),
+                rule: "a block is an offset, a size, and that many bytes".to_owned(),
+                next: FETCH_AGAIN,
+            });
         }
         let len = blocks.iter().map(|b| b.end).max().unwrap_or(0);
         // A later block wins, and `resolve` takes the first.
@@ -170,16 +135,16 @@ fn scan(stream: &dyn Bytes) -> Result<(Vec<Extent>, Option<Cut>)> {
             buf = read_exact(stream, "flattened block header", at, READ.min(left))?;
             start = at;
         }
-        let word = |i: u64| Endian::Big.u64(&buf, (at - start + i) as usize).unwrap_or_default() as i64;
-        let (offset, size) = (word(0), word(8));
-        if (offset, size) == (-1, -1) {
-            return Ok((blocks, None));
-        }
         let source = at + BLOCK_HEADER;
-        let (true, true, Some(end)) = (offset >= 0, size > 0, offset.checked_add(size)) else {
-            return Ok((blocks, cut(CutKind::BadBlock { offset, size }, None)));
+        let raw = buf.get((at - start) as usize..).and_then(<[u8]>::first_chunk);
+        let (offset, end) = match raw.map(FlatBlock::decode) {
+            Some(FlatBlock::End) => return Ok((blocks, None)),
+            Some(FlatBlock::Bytes { offset, len }) => (offset, offset + len),
+            Some(FlatBlock::Bad { offset, size }) => {
+                return Ok((blocks, cut(CutKind::BadBlock { offset, size }, None)));
+            }
+            None => return Ok((blocks, cut(CutKind::InBlockHeader, None))),
         };
-        let (offset, end) = (offset as u64, end as u64);
         let have = (end - offset).min(left - BLOCK_HEADER);
         if have > 0 {
             blocks.push(Extent { start: offset, end: offset + have, source });

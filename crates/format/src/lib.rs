@@ -34,7 +34,10 @@ pub use elf_memory::ElfCore;
 pub use elf_write::{ELF_INCOMPLETE, ElfKind, ElfLayout};
 pub use endian::{Bits, Endian, Field};
 pub use error::{FormatError, Result};
-pub use flattened::{Cut, CutKind, FLAT_END, FLAT_SIGNATURE, FlattenedBytes, flat_block, flat_header};
+pub use flattened::{
+    Cut, CutKind, FLAT_END, FLAT_HEADER_LEN, FLAT_SIGNATURE, FlatBlock, FlattenedBytes, MARK_WITHIN, Rearranged,
+    Written, check_flat_head, flat_block, flat_header, mark_incomplete,
+};
 pub use input::{Container, Input};
 pub use machine::Machine;
 pub use memory::{MemoryView, PhysicalMemory, ReadError};

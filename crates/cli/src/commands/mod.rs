@@ -5,6 +5,7 @@ mod explain;
 mod info;
 mod log;
 mod repair;
+pub mod unflatten;
 mod verify;
 
 use crate::exit::{self, Exit};
@@ -28,6 +29,7 @@ enum Command {
     Verify(verify::Args),
     Explain(explain::Args),
     Repair(repair::Args),
+    Unflatten(unflatten::Args),
     /// Take the place of makedumpfile (its options: `coresift makedumpfile -h`)
     ///
     /// A link to this program called `makedumpfile` does the same.
@@ -48,6 +50,7 @@ pub fn main(args: &[OsString]) -> Exit {
         Ok(Cli { command: Command::Verify(args) }) => verify::run(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::run(&args),
         Ok(Cli { command: Command::Repair(args) }) => repair::run(&args),
+        Ok(Cli { command: Command::Unflatten(args) }) => unflatten::run(&args),
         // `main` takes this command before clap sees its options; what is left are spellings clap alone understands.
         Ok(Cli { command: Command::Makedumpfile { .. } }) => {
             complain("`makedumpfile` must be the first argument");

@@ -13,6 +13,7 @@ mod line;
 mod messages;
 mod options;
 mod progress;
+mod rearrange;
 pub mod report;
 mod rules;
 
@@ -104,6 +105,10 @@ fn perform(line: &CommandLine, args: &[OsString], messages: &Messages) -> Result
     note_without_effect(line, messages);
     if mode == Mode::Dmesg {
         return dmesg::save(line, messages);
+    }
+    if mode == Mode::Rearrange {
+        let [output] = line.names.as_slice() else { return Err(parameter_error(messages).into()) };
+        return rearrange::rearrange(line, Path::new(output), messages);
     }
     let Mode::Create(names) = mode else { return Err(parameter_error(messages).into()) };
     let Some((input, outputs)) = names.split_first() else { return Err(parameter_error(messages).into()) };

@@ -158,16 +158,7 @@ pub const ROWS: &[Row] = &[
         Works,
         "write the flattened format to the standard output; all messages go to the standard error",
     ),
-    short(
-        Opt::Rearrange,
-        'R',
-        None,
-        Missing(
-            "rearranging a flattened stream from the standard input",
-            "save the stream to a file and give that as VMCORE",
-        ),
-        "make a DUMPFILE of the flattened format read from the standard input",
-    ),
+    short(Opt::Rearrange, 'R', None, Works, "make a DUMPFILE of the flattened format read from the standard input"),
     short(Opt::SizeLimit, 'L', Some("SIZE"), Works, "write at most SIZE bytes (K, M, G, T, P, E)"),
     long(Opt::Split, "split", None, Works, "write several DUMPFILEs in parallel"),
     long(

@@ -19,6 +19,7 @@ mod shared;
 mod streams;
 mod target;
 mod threads;
+mod unflatten;
 mod unreadable;
 mod unused_map;
 mod vmcoreinfo;

@@ -144,6 +144,12 @@ impl KdumpFile {
         Ok(Self { bytes, layout, header, sub, page, maps, ram, stored, descriptors, max_pfn, identity, problems })
     }
 
+    /// File offset of the first byte behind the page descriptors.
+    #[must_use]
+    pub fn first_data(&self) -> u64 {
+        self.descriptor_at(self.stored.len())
+    }
+
     /// The main header as it is in the file.
     #[must_use]
     pub const fn header(&self) -> &Header {

@@ -267,6 +267,12 @@ impl Header {
         raw
     }
 
+    /// ABI and byte order of a main header, as its values tell them.
+    #[must_use]
+    pub fn layout_of(raw: &[u8]) -> HeaderLayout {
+        super::detect::main_header(raw)
+    }
+
     /// File offset of a field by its name, for messages.
     #[must_use]
     pub fn offset_of(field: &str, abi: Abi) -> u64 {

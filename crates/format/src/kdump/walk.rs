@@ -156,6 +156,11 @@ impl KdumpFile {
             let what = format!("its page descriptor at file offset {at} was never written, the file is incomplete");
             return damaged(Loss::Unwritten, what);
         }
+        if self.bytes.lacks(at..at.saturating_add(PageDesc::SIZE as u64)) {
+            let what =
+                format!("its page descriptor at file offset {at} is not wholly in the stream, which was cut short");
+            return damaged(Loss::BeyondEnd, what);
+        }
         if offset < first_data {
             return bad(format!(
                 "offset {offset} in the page descriptor at file offset {at} lies before the page data at {first_data}"

@@ -1,0 +1,127 @@
+//! Making a dump that can be read of the part of a stream that arrived.
+
+use super::{LostPages, LostRange, Unflattened};
+use crate::error::EngineError;
+use coresift_format::kdump::{KdumpFile, PageDesc};
+use coresift_format::{ElfHeaders, FileBytes, Pfn, Rearranged, Written};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Runs of lost pages that are listed.
+const MAX_LISTED: usize = 10_000;
+/// Descriptors that are taken back with one write at the most.
+const AT_A_TIME: usize = 16 << 10;
+
+/// Takes back what the file at `path` says about bytes that are not among those that arrived, `written`, and lists what is lost.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub fn salvage(path: &Path, written: Written, made: &mut Unflattened) -> Result<(), EngineError> {
+    if written.lossy() {
+        made.notes.push(
+            "the blocks are too many and too scattered to be remembered: pages seem lost that are not".to_owned(),
+        );
+    }
+    match made.container {
+        Some("kdump") => kdump(path, written, made),
+        Some(_) => {
+            elf(&Rearranged { file: FileBytes::open(path)?, written }, made);
+            Ok(())
+        }
+        None => {
+            made.notes.push("the headers of the dump did not arrive: what was saved cannot be opened".to_owned());
+            Ok(())
+        }
+    }
+}
+
+fn kdump(path: &Path, written: Written, made: &mut Unflattened) -> Result<(), EngineError> {
+    let failed = |offset| move |error| EngineError::Write { path: path.to_owned(), offset, error, readable: true };
+    let target = File::options().write(true).open(path).map_err(failed(0))?;
+    let (table, end) = match KdumpFile::salvage(Arc::new(FileBytes::open(path)?)) {
+        Ok(file) => (file.descriptors(), file.first_data()),
+        Err(error) => {
+            made.notes.push(format!("what was saved cannot be opened: {error}"));
+            return Ok(());
+        }
+    };
+    // Readers that find the table of descriptors cut short give up on all of it; zeros in it are pages lost.
+    if made.file_bytes < end {
+        match target.set_len(end) {
+            Ok(()) => made.file_bytes = end,
+            Err(error) => made.notes.push(format!("the table of page descriptors is cut short: {error}")),
+        }
+    }
+    let arrived = Rearranged { file: FileBytes::open(path)?, written };
+    let file = KdumpFile::salvage(Arc::new(arrived))?;
+    let mut back = TakenBack { target: &target, start: 0, count: 0, result: Ok(()) };
+    file.each_descriptor(Pfn(0), Pfn(u64::MAX), |page| {
+        made.pages += 1;
+        if page.state.is_ok() {
+            return;
+        }
+        made.lost_pages += 1;
+        let listed = made.lost_page_frames.len();
+        match made.lost_page_frames.last_mut() {
+            Some(run) if run.pfn + run.pages == page.pfn.0 => run.pages += 1,
+            _ if listed < MAX_LISTED => {
+                made.lost_page_frames.push(LostPages { pfn: page.pfn.0, pages: 1 });
+            }
+            _ => {}
+        }
+        if page.desc != PageDesc::default() {
+            made.descriptors_taken_back += 1;
+            back.add(page.at);
+        }
+    })?;
+    back.flush();
+    back.result.map_err(failed(table))?;
+    target.sync_data().map_err(failed(0))
+}
+
+/// Descriptors to be filled with zeros.
+struct TakenBack<'a> {
+    target: &'a File,
+    /// File offset of the first of a run, and their number.
+    start: u64,
+    count: usize,
+    result: io::Result<()>,
+}
+
+impl TakenBack<'_> {
+    fn add(&mut self, at: u64) {
+        if self.count == AT_A_TIME || at != self.start + (self.count * PageDesc::SIZE) as u64 {
+            self.flush();
+            self.start = at;
+        }
+        self.count += 1;
+    }
+
+    fn flush(&mut self) {
+        if self.count > 0 && self.result.is_ok() {
+            self.result = self.target.write_all_at(&vec![0; self.count * PageDesc::SIZE], self.start);
+        }
+        self.count = 0;
+    }
+}
+
+/// An ELF core has no page descriptors: what its program headers promise and did not arrive is listed.
+fn elf(arrived: &Rearranged, made: &mut Unflattened) {
+    let headers = match ElfHeaders::read(arrived) {
+        Ok(headers) => headers,
+        Err(error) => {
+            made.notes.push(format!("what was saved cannot be opened: {error}"));
+            return;
+        }
+    };
+    made.lost.clear();
+    for segment in &headers.segments {
+        let range = segment.file_offset..segment.file_offset.saturating_add(segment.file_size);
+        for gap in arrived.written.gaps(range).into_iter().take(MAX_LISTED - made.lost.len().min(MAX_LISTED)) {
+            made.lost.push(LostRange { start: gap.start, end: gap.end, what: "memory of a PT_LOAD" });
+        }
+    }
+}
