@@ -6,52 +6,43 @@
 
 use crate::batches::Pass;
 use coresift_format::{ChunkBits, PageSet, PageSetBuilder, PageSize, Pfn, Segment};
-use std::collections::BTreeSet;
 
 /// What is needed first is taken in blocks of this many pages,
-const BLOCK: u64 = 16;
-/// and in no more blocks than this: each can split a program header in three.
-const MAX_BLOCKS: usize = 8192;
+const BLOCK: u64 = 4;
+/// and in no more runs of blocks than this: each can split a program header in three.
+const MAX_RUNS: usize = 8192;
 
 /// The parts of a file that stand in front of the rest: what each of the first `passes` writes, in blocks, as far as it has data
 /// and no earlier part has it.
 #[must_use]
 pub fn needed_first(passes: &[Pass], data: &PageSet) -> Vec<PageSet> {
-    let (mut parts, mut taken) = (Vec::new(), BTreeSet::new());
+    let (mut parts, mut runs) = (Vec::new(), 0);
     for pass in passes {
         let Pass::Of(set) = pass else { break };
-        let Some(blocks) = blocks(set, MAX_BLOCKS - taken.len()) else { break };
-        let more: Vec<u64> = blocks.difference(&taken).copied().collect();
-        parts.push(in_blocks(&more, data));
-        taken.extend(more);
+        let block = |(start, end): (Pfn, Pfn)| (Pfn(start.0 / BLOCK * BLOCK), Pfn(end.0.next_multiple_of(BLOCK)));
+        let wanted = PageSet::from_ranges(set.all_runs().map(block));
+        runs += wanted.all_runs().count();
+        if runs > MAX_RUNS {
+            break;
+        }
+        let part = part(&wanted, data, &parts);
+        parts.push(part);
     }
     parts
 }
 
-/// The blocks with pages of `set`, unless they are more than `most`.
-fn blocks(set: &PageSet, most: usize) -> Option<BTreeSet<u64>> {
-    let mut blocks = BTreeSet::new();
-    for (start, end) in set.all_runs() {
-        let of_run = start.0 / BLOCK..end.0.div_ceil(BLOCK);
-        if of_run.end - of_run.start > most as u64 {
-            return None;
-        }
-        blocks.extend(of_run);
-        if blocks.len() > most {
-            return None;
-        }
-    }
-    Some(blocks)
-}
-
-fn in_blocks(blocks: &[u64], data: &PageSet) -> PageSet {
-    let whole = PageSet::from_ranges(blocks.iter().map(|b| (Pfn(b * BLOCK), Pfn((b + 1) * BLOCK))));
-    let (mut bits, mut more) = (ChunkBits::default(), ChunkBits::default());
+/// The pages of `wanted` that have data and are in none of `earlier`.
+fn part(wanted: &PageSet, data: &PageSet, earlier: &[PageSet]) -> PageSet {
+    let (mut bits, mut other) = (ChunkBits::default(), ChunkBits::default());
     let mut set = PageSetBuilder::default();
-    for chunk in whole.chunks() {
-        whole.copy_chunk(chunk, &mut bits);
-        data.copy_chunk(chunk, &mut more);
-        bits.intersect(&more);
+    for chunk in wanted.chunks() {
+        wanted.copy_chunk(chunk, &mut bits);
+        data.copy_chunk(chunk, &mut other);
+        bits.intersect(&other);
+        for earlier in earlier {
+            earlier.copy_chunk(chunk, &mut other);
+            bits.subtract(&other);
+        }
         set.push(chunk, &bits);
     }
     set.finish()
@@ -193,8 +184,9 @@ mod tests {
             parts.iter().map(|part| part.all_runs().map(|(s, e)| (s.0, e.0)).collect()).collect()
         };
         let passes = || vec![Pass::Of(set(&[(99, 101)])), Pass::Of(set(&[(80, 85), (203, 204)])), Pass::Slab];
-        assert_eq!(of(needed_first(&passes(), &data)), [vec![(96, 100)], vec![(80, 96), (200, 208)]]);
-        let huge = Pass::Of(set(&[(0, BLOCK * (MAX_BLOCKS as u64 + 1))]));
+        assert_eq!(of(needed_first(&passes(), &data)), [vec![(96, 100)], vec![(80, 88), (200, 204)]]);
+        let scattered = (0..=MAX_RUNS as u64).map(|i| (2 * BLOCK * i, 2 * BLOCK * i + 1)).collect::<Vec<_>>();
+        let huge = Pass::Of(set(&scattered));
         let parts = of(needed_first(&[passes().remove(0), huge, passes().remove(1)], &data));
         assert_eq!(parts, [vec![(96, 100)]], "what is too much stays where it is, and so does what comes after it");
     }
