@@ -178,6 +178,7 @@ impl PageSet {
             .iter()
             .take_while(move |e| e.chunk << CHUNK_SHIFT < to.0)
             .flat_map(move |e| self.entry_runs(e, from.0))
+            .take_while(move |(s, _)| *s < to.0)
             .map(move |(s, e)| (s.max(from.0), e.min(to.0)))
             .filter(|(s, e)| s < e)
             .peekable();
