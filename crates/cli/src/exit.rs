@@ -10,7 +10,8 @@ pub enum Exit {
     Ok = 0,
     /// Nothing usable came of it.
     Failed = 1,
-    // 2 is left to what makedumpfile means by it: the dump's kernel is not the one of the debug information given.
+    /// The dump's kernel is not the one of the debug information given; makedumpfile's code for it.
+    OtherKernel = 2,
     /// The dump is there and can be read, but does not hold all it should.
     Incomplete = 3,
     /// The dump is damaged: bytes of it are wrong, it contradicts itself, or so little is left of it that nothing can be read.
@@ -30,7 +31,7 @@ pub const HELP: &str = "\
 Exit codes:
    0  done
    1  failed
-   2  not used; makedumpfile's code for a dump of another kernel than the -i file's
+   2  the dump is of another kernel than the vmlinux given
    3  the dump is incomplete: it can be read, but does not hold all it should
    4  the dump is damaged: it contradicts itself, or not even its headers are left
   64  the command line cannot be used";

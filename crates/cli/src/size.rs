@@ -67,6 +67,21 @@ pub fn atoi(text: &[u8]) -> (i64, bool) {
     (if negative { -value } else { value }, len > 0 && len == digits.len())
 }
 
+/// The number at the beginning of `text` as C's `strtoul` with base 0 reads it (`0x` hexadecimal, `0` octal), all ones where it is too
+/// large; and whether there is nothing else. makedumpfile's --vtop is read so.
+pub fn strtoul(text: &[u8]) -> (u64, bool) {
+    let (digits, radix) = match text {
+        [b'0', b'x' | b'X', rest @ ..] if rest.first().is_some_and(u8::is_ascii_hexdigit) => (rest, 16),
+        [b'0', _, ..] => (text, 8),
+        _ => (text, 10),
+    };
+    let digit = |byte: &u8| char::from(*byte).to_digit(radix).map(u64::from);
+    let values = digits.iter().map_while(digit);
+    let fold = |all: u64, digit| all.checked_mul(u64::from(radix)).and_then(|all| all.checked_add(digit));
+    let value = values.clone().try_fold(0, fold).unwrap_or(u64::MAX);
+    (value, !digits.is_empty() && values.count() == digits.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -118,6 +118,7 @@ fn main() {
             limit: None,
             stop: Stop::default(),
             exclude_unused_map: false,
+            debug: None,
             map_input: false,
             log: None,
         };

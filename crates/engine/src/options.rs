@@ -3,6 +3,7 @@
 use crate::auto::{LADDER, START};
 use crate::stop::Stop;
 use coresift_format::codec::{Codec, Compression, CompressionError};
+use coresift_kernel::debuginfo::DebugFile;
 use coresift_kernel::{ClassSet, DumpLevel};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,8 @@ pub struct DumpOptions {
     pub limit: Option<u64>,
     /// What ends the run before it is done.
     pub stop: Stop,
+    /// Debug information of the kernel, for what the dump does not tell itself.
+    pub debug: Option<DebugFile>,
     /// Map the input where it allows that; otherwise read it.
     pub map_input: bool,
     /// Save the kernel log in this file, before anything else is done.

@@ -9,7 +9,8 @@ use coresift_format::kdump::{
     Abi, Header, HeaderLayout, Layout, MAX_VERSION, Region, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader,
 };
 use coresift_format::{Bits, ELF_INCOMPLETE, ElfKind, Field, Input, Machine, PageSize, Pfn, Segment};
-use coresift_kernel::{ClassSet, DumpLevel, FoundInfo, Kernel, PageClass, VmcoreInfo};
+use coresift_kernel::debuginfo::open_kernel;
+use coresift_kernel::{ClassSet, DumpLevel, Kernel, KernelError, PageClass, VmcoreInfo};
 
 /// What follows where the kernel's symbols cannot be read, as all kernels before 6.0.
 const NO_SYMBOLS: &str =
@@ -56,7 +57,7 @@ impl Source {
             let readable = e.classes.without(ClassSet::UNREADABLE);
             readable.iter().any(|class| class != PageClass::Zero)
         });
-        let understood = FoundInfo::of(&input).and_then(|found| Ok((Kernel::open(&input, &found.text)?, found)));
+        let understood = open_kernel(&input, options.debug.as_ref());
         let (kernel, found_info) = match understood {
             Ok((kernel, found)) => {
                 notes.extend(found.notes.iter().cloned());
@@ -67,7 +68,9 @@ impl Source {
                 let in_notes = found.address.is_none() && input.vmcoreinfo_offset_in_notes().is_some();
                 (Some(kernel), (!in_notes).then_some(found.text))
             }
-            Err(error) if needed => return Err(EngineError::Kernel { file: input.name().to_owned(), error }),
+            Err(error) if needed || matches!(error, KernelError::OtherKernel(_)) => {
+                return Err(EngineError::Kernel { file: input.name().to_owned(), error });
+            }
             Err(e) => {
                 notes.push(format!(
                     "all pages are kept, poisoned and offline ones too, for the kernel in the dump is not understood: {e}"

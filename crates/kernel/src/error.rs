@@ -95,6 +95,38 @@ pub enum KernelError {
         /// Where, in bytes from their start.
         offset: u64,
     },
+    /// A file of debug information cannot be used.
+    #[error("{file}: {what}; {next}")]
+    DebugInfo {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        what: String,
+        /// What to do next.
+        next: &'static str,
+    },
+    /// The debug information is that of another kernel.
+    #[error("{0}")]
+    OtherKernel(Box<Mismatch>),
+}
+
+/// Debug information and a dump that are not of the same kernel.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "{file} and {dump} don't match: the {what} of {file} is {ours}, that of {dump} is {theirs}; \
+     give the debug information of the kernel that crashed"
+)]
+pub struct Mismatch {
+    /// The file of debug information.
+    pub file: String,
+    /// The dump.
+    pub dump: String,
+    /// What was compared: `build id` or `release`.
+    pub what: &'static str,
+    /// That of the file.
+    pub ours: String,
+    /// That of the dump.
+    pub theirs: String,
 }
 
 /// Shorthand of this crate.

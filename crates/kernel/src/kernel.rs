@@ -1,20 +1,22 @@
 //! The crashed kernel: found in a dump, step by step, each step checked by what it makes readable.
 
+use crate::debuginfo::Vmlinux;
 use crate::error::{KernelError, Result};
 use crate::memmap::MemMap;
 use crate::page::PageRules;
 use crate::paging::Paging;
 use crate::search::find_in_memory;
 use crate::space::{AddressSpace, check_machine, image_segment};
-use crate::symbols::{Symbols, Wanted};
+use crate::symbols::{self, Symbols, Wanted};
 use crate::version::KernelVersion;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
 use coresift_format::{Input, PhysAddr, PhysicalMemory};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Length of a `struct new_utsname`: six fields of 65 bytes.
-const UTSNAME_LEN: usize = 6 * 65;
+pub(crate) const UTSNAME_LEN: usize = 6 * 65;
 /// Offset of `name` in `struct uts_namespace` where VMCOREINFO does not give it (before Linux 5.11): behind one int.
 const OLD_UTS_NAME: u64 = 4;
 
@@ -43,6 +45,8 @@ pub struct Kernel {
     pub rules: PageRules,
     /// The symbols asked for by name, or why there are none.
     pub symbols: Result<Symbols>,
+    /// The kernel's vmlinux, where one was given.
+    pub vmlinux: Option<Arc<Vmlinux>>,
     /// Things a user should know about how this was found.
     pub notes: Vec<String>,
 }
@@ -114,7 +118,11 @@ impl Kernel {
     /// # Errors
     /// What is missing, malformed or contradicts itself.
     pub fn open(input: &Input, text: &[u8]) -> Result<Self> {
-        let info = VmcoreInfo::parse(text);
+        Self::open_info(input, VmcoreInfo::parse(text))
+    }
+
+    /// As [`Self::open`].
+    pub(crate) fn open_info(input: &Input, info: VmcoreInfo) -> Result<Self> {
         let boot = Boot::find(input, &info)?;
         let mut notes = boot.space.notes.clone();
         let release = boot.release();
@@ -151,17 +159,37 @@ impl Kernel {
             memmap,
             rules,
             symbols,
+            vmlinux: None,
             notes,
             info,
         })
     }
 
-    /// Looks up more than was found when the kernel was opened: all that is `wanted` (see [`Symbols::find`]).
+    /// Looks for symbols and types in `vmlinux` where `memory` does not have its own.
+    pub(crate) fn use_vmlinux(&mut self, vmlinux: Arc<Vmlinux>, memory: &dyn PhysicalMemory) {
+        self.vmlinux = Some(vmlinux);
+        if self.symbols.is_err() {
+            self.symbols = self.lookup(memory, symbols::ALWAYS);
+        }
+    }
+
+    /// How far KASLR moved the kernel image from its link address, in bytes.
+    #[must_use]
+    pub fn shift(&self) -> u64 {
+        self.info.plain_hex("KERNELOFFSET").ok().flatten().unwrap_or(0)
+    }
+
+    /// Looks up more than was found when the kernel was opened: all that is `wanted` (see [`Symbols::find`]), in the vmlinux given where the
+    /// dump itself does not tell.
     ///
     /// # Errors
-    /// As [`Symbols::find`].
+    /// As [`Symbols::find`], or of the vmlinux.
     pub fn lookup(&self, memory: &dyn PhysicalMemory, wanted: &[&Wanted]) -> Result<Symbols> {
-        Symbols::find(&self.info, &mut self.reader(memory), wanted)
+        match (Symbols::find(&self.info, &mut self.reader(memory), wanted), &self.vmlinux) {
+            (Ok(symbols), Some(vmlinux)) if symbols.lacks_types() => symbols.with_types_of(vmlinux, wanted),
+            (Err(_), Some(vmlinux)) => Symbols::of_vmlinux(vmlinux, self.shift(), wanted),
+            (found, _) => found,
+        }
     }
 
     /// A reader of the kernel's virtual memory in `memory`.
@@ -196,18 +224,21 @@ pub fn field(utsname: &[u8], index: usize) -> String {
     printable(&String::from_utf8_lossy(raw.split(|b| *b == 0).next().unwrap_or_default()))
 }
 
+/// Where `info` says that the utsname is.
+pub(crate) fn utsname_at(info: &VmcoreInfo) -> Result<VirtAddr> {
+    match (info.symbol("init_uts_ns")?, info.symbol("system_utsname")?) {
+        (Some(ns), _) => Ok(ns.plus(info.offset("uts_namespace.name")?.unwrap_or(OLD_UTS_NAME))),
+        (None, Some(name)) => Ok(name),
+        (None, None) => Err(KernelError::MissingKey {
+            key: "SYMBOL(init_uts_ns)".to_owned(),
+            purpose: "checking the address translation",
+        }),
+    }
+}
+
 /// The utsname that VMCOREINFO points at, checked to be one.
 pub(crate) fn read_utsname(kernel: &mut dyn VirtualMemory, info: &VmcoreInfo) -> Result<Box<[u8; UTSNAME_LEN]>> {
-    let at = match (info.symbol("init_uts_ns")?, info.symbol("system_utsname")?) {
-        (Some(ns), _) => ns.plus(info.offset("uts_namespace.name")?.unwrap_or(OLD_UTS_NAME)),
-        (None, Some(name)) => name,
-        (None, None) => {
-            return Err(KernelError::MissingKey {
-                key: "SYMBOL(init_uts_ns)".to_owned(),
-                purpose: "checking the address translation",
-            });
-        }
-    };
+    let at = utsname_at(info)?;
     let mut utsname = Box::new([0; UTSNAME_LEN]);
     kernel.read_virt(at, &mut utsname[..])?;
     if !utsname.starts_with(b"Linux\0") {

@@ -124,6 +124,32 @@ impl Paging {
         Err(failed)
     }
 
+    /// The entries that are read to translate `addr`, each with its level and its physical address, the one that ends the walk among them;
+    /// and how the walk ends.
+    ///
+    /// # Errors
+    /// In the second part, as [`Self::walk`].
+    pub fn steps(&self, view: &mut dyn MemoryView, addr: VirtAddr) -> (Vec<(Level, PhysAddr, u64)>, Result<Leaf>) {
+        let mut table = self.root;
+        let mut entries = Vec::new();
+        let mut failed = KernelError::NotMapped { addr, level: "root", entry_at: self.root.0, entry: 0 };
+        for level in self.levels {
+            let at = table.plus((addr.0 >> level.shift & ((1 << INDEX_BITS) - 1)) * 8);
+            let entry = match LastTable::default().entry(view, at) {
+                Ok(entry) => entry,
+                Err(e) => return (entries, Err(read_failed("a page table", addr, e))),
+            };
+            entries.push((*level, at, entry));
+            failed = KernelError::NotMapped { addr, level: level.name, entry_at: at.0, entry };
+            match self.decode(level, entry) {
+                Entry::Absent => break,
+                Entry::Table(next) => table = next,
+                Entry::Leaf(leaf) => return (entries, Ok(leaf)),
+            }
+        }
+        (entries, Err(failed))
+    }
+
     /// Walks all tables of the kernel's half of the address space. `table` is called once with each table page, `leaf` with
     /// each piece mapped (virtual address first). Tables that several entries share (as KASAN's zero shadow does) are
     /// descended once. Stops after `max_tables` tables and returns whether all were seen; tables that cannot be read are

@@ -4,9 +4,12 @@
 use crate::btf::Btf;
 use crate::counters;
 use crate::debugger;
+use crate::debuginfo::Vmlinux;
 use crate::error::{KernelError, Result};
 use crate::kallsyms::Kallsyms;
 use crate::protected;
+use crate::space::START_KERNEL_MAP;
+use crate::types::{Ask, Tag, TypeSource};
 use crate::virt::{VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
 use std::collections::HashMap;
@@ -35,7 +38,7 @@ impl Wanted {
 }
 
 /// What every dump needs, found in one pass when its kernel is opened.
-const ALWAYS: &[&Wanted] = &[&protected::WANTED, &counters::WANTED];
+pub(crate) const ALWAYS: &[&Wanted] = &[&protected::WANTED, &counters::WANTED];
 
 /// The symbols between which BTF stands.
 const BTF: [&str; 2] = ["__start_BTF", "__stop_BTF"];
@@ -55,6 +58,17 @@ struct Types {
     enumerators: HashMap<&'static str, u64>,
 }
 
+type Asked = (Vec<(&'static str, &'static str)>, Vec<&'static str>, Vec<&'static str>);
+
+/// Members, sizes and enumerators that are wanted.
+fn asked(wanted: &[&Wanted]) -> Asked {
+    (
+        wanted.iter().flat_map(|w| w.members).copied().collect(),
+        wanted.iter().flat_map(|w| w.sizes).copied().collect(),
+        wanted.iter().flat_map(|w| w.enumerators).copied().collect(),
+    )
+}
+
 impl Types {
     fn read(
         symbols: &HashMap<&'static str, VirtAddr>,
@@ -67,19 +81,43 @@ impl Types {
             symbols.get(name).copied().ok_or_else(missing)
         };
         let [start, stop] = BTF;
-        let members = || wanted.iter().flat_map(|w| w.members);
-        let sizes = || wanted.iter().flat_map(|w| w.sizes).copied();
-        let enumerators = || wanted.iter().flat_map(|w| w.enumerators).copied();
-        let of_members = members().flat_map(|(name, path)| [*name].into_iter().chain(path.split('.')));
-        let names: Vec<&str> = of_members.chain(sizes()).chain(enumerators()).collect();
+        let (members, sizes, enumerators) = asked(wanted);
+        let of_members = members.iter().flat_map(|(name, path)| [*name].into_iter().chain(path.split('.')));
+        let names: Vec<&str> = of_members.chain(sizes.iter().chain(&enumerators).copied()).collect();
         let mut btf = Btf::read(memory, at(start)?, at(stop)?, &names)?;
         Ok(Self {
-            members: members().filter_map(|m| Some((*m, btf.offset_of(m.0, m.1)?))).collect(),
-            sizes: sizes().filter_map(|name| Some((name, btf.size_of(name)?))).collect(),
-            enumerators: enumerators()
+            members: members.into_iter().filter_map(|m| Some((m, btf.offset_of(m.0, m.1)?))).collect(),
+            sizes: sizes.into_iter().filter_map(|name| Some((name, btf.size_of(name)?))).collect(),
+            enumerators: enumerators
+                .into_iter()
                 .filter_map(|name| Some((name, u64::try_from(btf.enumerator(name)?).ok()?)))
                 .collect(),
         })
+    }
+
+    /// The same out of another source.
+    fn of(types: &mut dyn TypeSource, wanted: &[&Wanted]) -> Result<Self> {
+        let (members, sizes, enumerators) = asked(wanted);
+        let structures = || members.iter().map(|m| m.0).chain(sizes.iter().copied());
+        let structs = structures().map(|name| Ask::Type(Tag::Struct, name));
+        types.prepare(&structs.chain(enumerators.iter().map(|name| Ask::Enumerator(name))).collect::<Vec<_>>())?;
+        let mut found = Self::default();
+        for member in members {
+            if let Some(offset) = types.offset_of(member.0, member.1)? {
+                found.members.insert(member, offset);
+            }
+        }
+        for name in sizes {
+            if let Some(size) = types.size_of(name)? {
+                found.sizes.insert(name, size);
+            }
+        }
+        for name in enumerators {
+            if let Some(value) = types.enumerator(name)?.and_then(|value| u64::try_from(value).ok()) {
+                found.enumerators.insert(name, value);
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -105,6 +143,33 @@ impl Symbols {
             Ok(Types::default())
         };
         Ok(Self { found, types })
+    }
+
+    /// The same out of a vmlinux, whose link addresses KASLR moved by `shift`.
+    pub(crate) fn of_vmlinux(vmlinux: &Vmlinux, shift: u64, wanted: &[&Wanted]) -> Result<Self> {
+        let names: Vec<&'static str> = wanted.iter().flat_map(|w| w.symbols).copied().collect();
+        // Per-cpu variables have small link addresses before Linux 6.15 and do not move.
+        let moved = |link: u64| if link >= START_KERNEL_MAP { link.wrapping_add(shift) } else { link };
+        let found = vmlinux
+            .symbols(&names)?
+            .into_iter()
+            .map(|(name, symbol)| (name, VirtAddr(moved(symbol.address))))
+            .collect();
+        Self { found, types: Ok(Types::default()) }.with_types_of(vmlinux, wanted)
+    }
+
+    /// These symbols with the types of `vmlinux`.
+    pub(crate) fn with_types_of(self, vmlinux: &Vmlinux, wanted: &[&Wanted]) -> Result<Self> {
+        if !wanted.iter().any(|w| w.asks_for_types()) {
+            return Ok(self);
+        }
+        let types = vmlinux.types().and_then(|mut types| Types::of(&mut types, wanted));
+        Ok(Self { types, ..self })
+    }
+
+    /// Whether the kernel's types could not be read.
+    pub(crate) fn lacks_types(&self) -> bool {
+        self.types.is_err()
     }
 
     /// The address of `name`, one of those that were wanted.

@@ -2,6 +2,7 @@
 //! admin-guide/kdump/vmcoreinfo).
 
 use crate::error::{KernelError, Result};
+use crate::space::START_KERNEL_MAP;
 use crate::virt::VirtAddr;
 use std::collections::HashMap;
 
@@ -32,6 +33,36 @@ impl VmcoreInfo {
             }
         }
         info
+    }
+
+    /// Takes from `other` what is not here.
+    pub fn fill(&mut self, other: Self) {
+        for (key, value) in other.values {
+            self.values.entry(key).or_insert(value);
+        }
+    }
+
+    /// Sets the value of `key`.
+    pub(crate) fn set(&mut self, key: &str, value: String) {
+        self.values.insert(key.to_owned(), value);
+    }
+
+    /// Adds `shift` to all symbols of the kernel image. What is below it, as per-cpu variables, does not move.
+    pub fn relocate(&mut self, shift: u64) {
+        for (_, value) in self.values.iter_mut().filter(|(key, _)| key.starts_with("SYMBOL(")) {
+            if let Some(at) = hex(value.trim()).filter(|at| (START_KERNEL_MAP..u64::MAX).contains(at)) {
+                *value = format!("{:x}", at.wrapping_add(shift));
+            }
+        }
+    }
+
+    /// All lines, in the order of their keys.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut lines: Vec<String> = self.values.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
+        // Readers know the text by its first line.
+        lines.sort_by_key(|line| (!line.starts_with("OSRELEASE="), line.clone()));
+        lines.concat()
     }
 
     /// Keys that occurred more than once.

@@ -5,7 +5,8 @@ use crate::output::Results;
 use crate::size::Size;
 use crate::{cause, output, progress, report, signals};
 use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Format, Stop, StreamTo, Target};
-use coresift_kernel::{ClassSet, DumpLevel};
+use coresift_kernel::debuginfo::DebugFile;
+use coresift_kernel::{ClassSet, DumpLevel, KernelError};
 use std::fs::{Metadata, metadata};
 use std::io::{self, IsTerminal};
 use std::num::NonZeroUsize;
@@ -71,6 +72,10 @@ pub struct Args {
     /// not be saved is told, and stops nothing
     #[arg(long, value_name = "FILE", verbatim_doc_comment)]
     log: Option<PathBuf>,
+    /// The kernel's vmlinux with debug information, for what the dump does not
+    /// tell itself; exit code 2 when it is that of another kernel
+    #[arg(long, value_name = "FILE", verbatim_doc_comment)]
+    vmlinux: Option<PathBuf>,
     /// Overwrite OUT when it exists
     #[arg(short, long)]
     force: bool,
@@ -158,6 +163,7 @@ impl Args {
             limit: self.limit.map(|size| size.0.get()),
             stop: self.deadline.map_or(Stop::default(), |time| Stop::default().after(time)).on_signal(signals::watch()),
             exclude_unused_map: self.exclude_unused_map,
+            debug: None,
             map_input: true,
             log: self.log.clone(),
         })
@@ -183,6 +189,14 @@ pub fn run(args: &Args) -> Exit {
         output::complain("a dump is nothing for a terminal: redirect the standard output, or name a file");
         return Exit::Usage;
     }
+    let debug = match args.vmlinux.as_deref().map(DebugFile::vmlinux).transpose() {
+        Ok(debug) => debug,
+        Err(error) => {
+            output::complain_chain(cause::chain(&error), None);
+            return Exit::Failed;
+        }
+    };
+    let options = DumpOptions { debug, ..options };
     let progress = progress::new();
     let result = coresift_engine::dump(&args.vmcore, &target, &options, &*progress);
     progress.finish();
@@ -196,6 +210,9 @@ pub fn run(args: &Args) -> Exit {
             match error {
                 EngineError::NoSpace { report, readable, .. } | EngineError::Stopped { report, readable, .. } => {
                     (*report, if readable { Exit::Incomplete } else { Exit::Failed })
+                }
+                EngineError::Kernel { error: KernelError::OtherKernel(_), .. } => {
+                    return failure(args, results, &error, Exit::OtherKernel);
                 }
                 EngineError::Write { readable: true, .. } => return failure(args, results, &error, Exit::Incomplete),
                 _ => return failure(args, results, &error, Exit::Failed),

@@ -4,7 +4,7 @@ use super::line::CommandLine;
 use super::messages::{Class, Messages};
 use super::options::Opt;
 use super::progress::Progress;
-use super::{Stop, report};
+use super::{Stop, debuginfo, report};
 use crate::{cause, signals};
 use coresift_engine::{DumpOptions, EngineError, Exclusion, Format, Report, Stop as EngineStop, Target};
 use coresift_format::codec::Codec;
@@ -29,8 +29,13 @@ pub fn create(line: &CommandLine, input: &Path, target: &Target, messages: &Mess
     may_read(input, messages)?;
 
     let output = target.files().first().map_or(Path::new(STDOUT), |path| path);
+    let debug = debuginfo::open(line, messages);
+    if let Some(addr) = line.vtop {
+        debuginfo::translate(addr, input, debug.as_ref(), messages);
+    }
     let progress = Progress::new(messages, input, output);
-    let result = coresift_engine::dump(input, target, &options(line), &progress);
+    let options = DumpOptions { debug, ..options(line) };
+    let result = coresift_engine::dump(input, target, &options, &progress);
     progress.end();
     match result {
         Ok(done) => {
@@ -46,6 +51,9 @@ pub fn create(line: &CommandLine, input: &Path, target: &Target, messages: &Mess
             }
             messages.raw(Class::Common, &saved(target));
             Ok(())
+        }
+        Err(EngineError::Kernel { error: KernelError::OtherKernel(mismatch), .. }) => {
+            Err(debuginfo::other_kernel(&mismatch, messages))
         }
         Err(error) => {
             if let EngineError::NoSpace { report, .. } = &error
@@ -86,6 +94,7 @@ fn options(line: &CommandLine) -> DumpOptions {
         limit: line.limit,
         stop: EngineStop::default().on_signal(signals::watch()),
         exclude_unused_map: line.has(Opt::ExcludeUnusedVmemmap),
+        debug: None,
         map_input: !line.has(Opt::NonMmap),
         log: None,
     }

@@ -3,7 +3,7 @@
 use super::getopt::Token;
 use super::messages::{Class, DEFAULT_LEVEL, MAX_LEVEL, Messages};
 use super::options::Opt;
-use crate::size::{Size, atoi};
+use crate::size::{Size, atoi, strtoul};
 use coresift_format::codec::Codec;
 use coresift_kernel::DumpLevel;
 use std::ffi::OsString;
@@ -32,6 +32,14 @@ pub struct CommandLine {
     pub threads: Option<usize>,
     /// The bytes of --splitblock-size: `None` without it or when it says 0.
     pub split_block: Option<u64>,
+    /// The vmlinux of -x.
+    pub vmlinux: Option<OsString>,
+    /// The text of -i.
+    pub vmcoreinfo: Option<OsString>,
+    /// The target of -g.
+    pub generate: Option<OsString>,
+    /// The address of --vtop.
+    pub vtop: Option<u64>,
     /// What a user should know about values that were read in another way than they look.
     pub notes: Vec<String>,
 }
@@ -123,6 +131,16 @@ impl CommandLine {
                 self.split_block = u64::try_from(kib).ok().filter(|kib| *kib > 0).map(|kib| kib.saturating_mul(1024));
             }
             Opt::NumThreads => self.read_threads(value),
+            Opt::Vmlinux => self.vmlinux = Some(value.clone()),
+            Opt::ReadVmcoreinfo => self.vmcoreinfo = Some(value.clone()),
+            Opt::GenerateVmcoreinfo => self.generate = Some(value.clone()),
+            Opt::Vtop => {
+                let (address, plain) = strtoul(value.as_bytes());
+                if !plain {
+                    self.notes.push(format!("--vtop `{}` is taken as {address:#x}", value.to_string_lossy()));
+                }
+                self.vtop = Some(address);
+            }
             _ => {}
         }
         Ok(())

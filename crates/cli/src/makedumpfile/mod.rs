@@ -6,6 +6,7 @@
 //! ```
 
 mod create;
+mod debuginfo;
 mod dmesg;
 mod getopt;
 mod help;
@@ -26,9 +27,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// makedumpfile's exit codes. (2, a kernel that is not the one of -i, belongs to an option that is not built yet.)
+/// makedumpfile's exit codes.
 const COMPLETED: u8 = 0;
 const FAILED: u8 = 1;
+/// The kernel in the dump is not that of -x or -i.
+const OTHER_KERNEL: u8 = 2;
 
 /// Why a run ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,8 @@ enum Stop {
     Shown,
     /// It failed, and the reason was said.
     Failed,
+    /// The debug information is that of another kernel, which was said.
+    OtherKernel,
 }
 
 impl From<Invalid> for Stop {
@@ -69,11 +74,11 @@ fn run(args: &[OsString], mut messages: Messages) -> u8 {
             }
             COMPLETED
         }
-        Err(Stop::Failed) => {
+        Err(stop) => {
             if !quiet_end {
                 messages.raw(Class::Common, "\nmakedumpfile Failed.\n");
             }
-            FAILED
+            if stop == Stop::OtherKernel { OTHER_KERNEL } else { FAILED }
         }
     }
 }
@@ -109,6 +114,9 @@ fn perform(line: &CommandLine, args: &[OsString], messages: &Messages) -> Result
     if mode == Mode::Rearrange {
         let [output] = line.names.as_slice() else { return Err(parameter_error(messages).into()) };
         return rearrange::rearrange(line, Path::new(output), messages);
+    }
+    if mode == Mode::Generate {
+        return debuginfo::generate(line, messages);
     }
     let Mode::Create(names) = mode else { return Err(parameter_error(messages).into()) };
     let Some((input, outputs)) = names.split_first() else { return Err(parameter_error(messages).into()) };

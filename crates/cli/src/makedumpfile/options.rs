@@ -96,8 +96,6 @@ const fn long(opt: Opt, name: &'static str, value: Option<&'static str>, support
     Row { opt, short: None, long: Some(name), value, support, help }
 }
 
-const NO_DEBUG_INFO: &str =
-    "debug information is not read yet, nor needed where the dump carries VMCOREINFO (all since Linux 2.6.24)";
 const INSTEAD_MAKEDUMPFILE: &str = "use makedumpfile for this step";
 const ERASE: &str = "erasing data from the dump";
 const INSTEAD_ERASE: &str = "use makedumpfile; a dump that still holds the data is not made";
@@ -168,15 +166,9 @@ pub const ROWS: &[Row] = &[
         Missing("joining split files", INSTEAD_MAKEDUMPFILE),
         "join the DUMPFILEs of --split",
     ),
-    short(Opt::Vmlinux, 'x', Some("VMLINUX"), NoEffect(NO_DEBUG_INFO), "kernel with debug information"),
-    short(Opt::ReadVmcoreinfo, 'i', Some("FILE"), NoEffect(NO_DEBUG_INFO), "VMCOREINFO text made with -g"),
-    short(
-        Opt::GenerateVmcoreinfo,
-        'g',
-        Some("FILE"),
-        Missing("making a VMCOREINFO file", INSTEAD_MAKEDUMPFILE),
-        "make a VMCOREINFO text of -x VMLINUX",
-    ),
+    short(Opt::Vmlinux, 'x', Some("VMLINUX"), Works, "kernel with debug information, for what VMCORE does not tell"),
+    short(Opt::ReadVmcoreinfo, 'i', Some("FILE"), Works, "VMCOREINFO text made with -g"),
+    short(Opt::GenerateVmcoreinfo, 'g', Some("FILE"), Works, "make a VMCOREINFO text of -x VMLINUX"),
     short(
         Opt::ExcludeUnusedVmemmap,
         'e',
@@ -192,13 +184,7 @@ pub const ROWS: &[Row] = &[
         Works,
         "with --dump-dmesg: only what was logged since the last clear",
     ),
-    long(
-        Opt::Vtop,
-        "vtop",
-        Some("ADDRESS"),
-        Missing("printing an address translation", "use `vtop` of crash on the dump"),
-        "print the physical address of a virtual one",
-    ),
+    long(Opt::Vtop, "vtop", Some("ADDRESS"), Works, "print the physical address of a virtual one"),
     long(
         Opt::MemUsage,
         "mem-usage",

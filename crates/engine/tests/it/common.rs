@@ -39,6 +39,7 @@ pub fn options(number: u8) -> DumpOptions {
         limit: None,
         stop: Stop::default(),
         exclude_unused_map: false,
+        debug: None,
         map_input: true,
         log: None,
     }
