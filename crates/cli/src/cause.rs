@@ -22,12 +22,13 @@ pub fn chain(error: &dyn Error) -> impl Iterator<Item = String> {
 pub fn advice(error: &EngineError) -> Option<&'static str> {
     match error {
         EngineError::NoSpace { limit, report, .. } => {
-            Some(match (limit.is_some(), report.level, &*report.compression) {
-                (false, 31, "zlib" | "zstd") => "free some space, or write to another file system",
-                (false, 31, _) => "free some space, or compress more (zstd)",
+            let strong = ["zlib", "zstd", "auto"].iter().any(|codec| report.compression.starts_with(codec));
+            Some(match (limit.is_some(), report.level, strong) {
+                (false, 31, true) => "free some space, or write to another file system",
+                (false, 31, false) => "free some space, or compress more (zstd)",
                 (false, ..) => "free some space, or leave out more with a higher dump level (-d 31)",
-                (true, 31, "zlib" | "zstd") => "allow a larger file",
-                (true, 31, _) => "allow a larger file, or compress more (zstd)",
+                (true, 31, true) => "allow a larger file",
+                (true, 31, false) => "allow a larger file, or compress more (zstd)",
                 (true, ..) => "allow a larger file, or leave out more with a higher dump level (-d 31)",
             })
         }

@@ -198,7 +198,10 @@ impl Output {
         match target {
             Target::Path(path) => Ok(vec![Self::open(path, force, dry_run)?]),
             Target::Parts { paths, .. } => paths.iter().map(|path| Self::open(path, force, dry_run)).collect(),
-            Target::Stream(_) if dry_run => Ok(vec![Self::stream(None)]),
+            Target::Stream(to) if dry_run => {
+                let room = if let StreamTo::Path(path) = to { Room::of(path) } else { None };
+                Ok(vec![Self { room, ..Self::stream(None) }])
+            }
             Target::Stream(to) => {
                 Self::check_target(target, force)?;
                 let file = open_stream(to, force);
@@ -251,7 +254,11 @@ impl Output {
     /// Of a dry run, whether what was written until now would fit.
     #[must_use]
     pub fn forecast(&self) -> Option<Forecast> {
-        self.room.as_ref().map(Room::forecast)
+        let room = self.room.as_ref()?;
+        if self.is_stream() {
+            room.take(0, self.written());
+        }
+        Some(room.forecast())
     }
 
     /// Empties the target, and makes `0..len` read as zeros. On a file that takes no space yet.
