@@ -3,11 +3,12 @@
 use crate::class::{ClassSet, PageClass};
 use crate::error::Result;
 use crate::kernel::Kernel;
+use crate::nodes;
 use crate::page::{HUGETLB_ORDER, RawPage};
 use crate::scan::{ClassSink, Scanner};
 use crate::symbols::{Symbols, Wanted};
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
-use coresift_format::{CHUNK_SHIFT, Pfn, PhysicalMemory};
+use coresift_format::{CHUNK_SHIFT, PageSet, Pfn, PhysicalMemory};
 
 /// Page flags by their own names (`enum pageflags`); the others there are aliases for a use.
 pub const WANTED: Wanted = Wanted {
@@ -97,6 +98,8 @@ pub struct Inspector<'a> {
     reader: KernelReader<'a>,
     /// Flag numbers and names.
     names: Vec<(u32, &'static str)>,
+    /// Free pages, where only the free lists tell them.
+    free: Option<PageSet>,
 }
 
 impl<'a> Inspector<'a> {
@@ -117,12 +120,15 @@ impl<'a> Inspector<'a> {
         }
         names.sort_unstable();
         let scanner = Scanner::new(kernel, memory, ClassSet::NONE);
-        Self { kernel, memory, scanner, reader: kernel.reader(memory), names }
+        // A kernel whose lists cannot be walked either has its free pages taken for its own, in a dump too.
+        let free = if kernel.rules.knows_buddy() { None } else { nodes::walk_free_lists(kernel, memory).ok() };
+        Self { kernel, memory, scanner, reader: kernel.reader(memory), names, free }
     }
 
     /// Looks at `pfn`.
     pub fn inspect(&mut self, pfn: Pfn) -> Inspection {
-        let class = self.class(pfn);
+        let listed = self.free.as_ref().is_some_and(|free| free.contains(pfn));
+        let class = if listed { PageClass::Free } else { self.class(pfn) };
         let struct_page = self.kernel.memmap.page(pfn);
         let page = match struct_page {
             Some(at) => self.struct_page(at).map_err(|error| error.to_string()),
@@ -135,7 +141,11 @@ impl<'a> Inspector<'a> {
         let known = raw.as_ref().ok();
         Inspection {
             class,
-            evidence: known.and_then(|_| evidence()),
+            evidence: if listed {
+                Some("the free lists of all zones".to_owned())
+            } else {
+                known.and_then(|_| evidence())
+            },
             struct_page,
             refcount,
             flags: known.map_or_else(Vec::new, |raw| self.flags(raw.flags)),

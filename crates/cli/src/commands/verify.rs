@@ -144,7 +144,9 @@ fn debugger(found: &DebuggerView, line: &mut impl FnMut(String)) {
         let amount = step.found.map_or_else(String::new, |n| format!("{} found, ", count(n)));
         let missing = if step.missing > 0 { format!(", {} parts missing", count(step.missing)) } else { String::new() };
         line(format!("  {:<31} {verdict:<10}  {amount}{} pages{missing}", step.name, count(step.pages)));
-        if let Some(first) = &step.first {
+        // Most steps of a kernel whose symbols cannot be read say the same.
+        if let Some(first) = step.first.as_ref().filter(|first| said != Some(*first)) {
+            said = Some(first);
             let rule = step.rule.as_ref().map_or_else(String::new, |rule| format!(": {rule}"));
             let pfn = step.pfn.map_or_else(String::new, |pfn| format!(" (pfn {pfn:#x})"));
             line(format!("    first {first}{pfn}{rule}"));

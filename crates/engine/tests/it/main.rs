@@ -10,6 +10,7 @@ mod checks;
 mod classes;
 mod cut_short;
 mod elf;
+mod explain;
 mod guard;
 mod hostile;
 mod limits;
