@@ -83,9 +83,17 @@ impl ElfWriter {
     /// # Errors
     /// The target is full or cannot be written.
     pub fn batch(&mut self, batch: &Batch) -> Result<u64, WriteFailed> {
+        self.pages(batch.stored())
+    }
+
+    /// Writes pages behind those that are written, and returns where.
+    ///
+    /// # Errors
+    /// The target is full or cannot be written.
+    pub fn pages(&mut self, bytes: &[u8]) -> Result<u64, WriteFailed> {
         let start = self.end;
-        self.output.write_at(batch.stored(), start)?;
-        self.end += batch.stored().len() as u64;
+        self.output.write_at(bytes, start)?;
+        self.end += bytes.len() as u64;
         Ok(start)
     }
 

@@ -128,12 +128,6 @@ pub enum EngineError {
         /// Pages to keep.
         pages: u64,
     },
-    /// An ELF core is to be repaired.
-    #[error("{file} is an ELF core, which cannot be repaired yet; `coresift dump -d 0` makes a dump of what it holds")]
-    RepairElf {
-        /// The input.
-        file: String,
-    },
     /// The memory cannot be described in an ELF core of the input's class.
     #[error(
         "the {segments} program headers and {bytes} bytes of pages are more than an ELF file of the input's class can describe; \

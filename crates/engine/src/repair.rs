@@ -6,18 +6,27 @@
 //!                                        ─> descriptors, zeros for bad pages ─> sync
 //! ```
 //!
-//! Page data keep their places, so that nothing is compressed anew and pages that share data still do.
+//! An ELF core gets new program headers instead, of the sound pages only, and its mark.
+//!
+//! Page data of a kdump-compressed file keep their places, so that nothing is compressed anew and pages that share data still do.
 
 use crate::dump::same_file;
+use crate::elf_segments::Placement;
+use crate::elf_writer::ElfWriter;
 use crate::error::EngineError;
 use crate::observer::{Observer, Stage};
+use crate::source::joined;
 use crate::target::{Output, WriteFailed};
 use crate::verify::{PageCheck, PageCounts, PageProblem, check_pages, container, salvage};
 use coresift_format::kdump::{Header, KdumpFile, PageDesc, Region, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
-use coresift_format::{Bytes, FormatError, Input, Pfn, PhysicalMemory};
+use coresift_format::{
+    Bytes, ChunkBits, ELF_INCOMPLETE, ElfCore, ElfKind, ElfLayout, Field, FormatError, Input, Notes, PageSet,
+    PageSetBuilder, Pfn, PhysicalMemory,
+};
 use serde::Serialize;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes copied at a time.
 const PIECE: usize = 1 << 20;
@@ -75,9 +84,6 @@ pub fn repair(
         return Err(EngineError::TargetIsInput { path: out.to_owned() });
     }
     let input = salvage(path)?;
-    if input.as_elf().is_some() {
-        return Err(EngineError::RepairElf { file: input.name().to_owned() });
-    }
     let found = check_pages(&input, options.read_pages, options.threads, observer);
     let mut report = Repair {
         file: input.name().to_owned(),
@@ -91,11 +97,12 @@ pub fn repair(
         lost: Vec::new(),
         page_size: input.memory().page_size().bytes() as u64,
     };
-    let output = Output::open(out, options.force, false)?;
+    let output = Arc::new(Output::open(out, options.force, false)?);
     let job = Job { input: &input, found: &found, output: &output, observer };
-    let done = match input.as_kdump() {
-        Some(file) => job.kdump(file, &mut report),
-        None => Err(Stop::Read(EngineError::RepairElf { file: input.name().to_owned() })),
+    let done = match (input.as_kdump(), input.as_elf()) {
+        (Some(file), _) => job.kdump(file, &mut report),
+        (None, Some(core)) => job.elf(core, &mut report),
+        (None, None) => Ok(()),
     };
     report.lost = found.problems;
     match done {
@@ -129,7 +136,7 @@ impl From<WriteFailed> for Stop {
 struct Job<'a> {
     input: &'a Input,
     found: &'a PageCheck,
-    output: &'a Output,
+    output: &'a Arc<Output>,
     observer: &'a dyn Observer,
 }
 
@@ -139,13 +146,7 @@ impl Job<'_> {
         let (input, output) = (self.input, self.output);
         let (mut header, mut sub) = (file.header().clone(), file.sub_header().clone());
         mend(input, file, &mut header, &mut sub, &mut report.changed);
-        report.complete = self.found.counts.lost() == 0
-            && report.found.is_empty()
-            && !input.incomplete()
-            && input.truncated().is_none();
-        if !report.complete && !input.incomplete() {
-            report.changed.push("marked as ended early, so that readers expect pages to be missing".to_owned());
-        }
+        self.judge(report);
         let main_header = |incomplete: bool| {
             let marked =
                 Header { status: header.status | if incomplete { STATUS_INCOMPLETE } else { 0 }, ..header.clone() };
@@ -180,6 +181,62 @@ impl Job<'_> {
             output.sync()?;
         }
         Ok(())
+    }
+
+    /// Whether the new file will hold all that the old one promises, and so is not marked.
+    fn judge(&self, report: &mut Repair) {
+        let input = self.input;
+        report.complete = self.found.counts.lost() == 0
+            && report.found.is_empty()
+            && !input.incomplete()
+            && input.truncated().is_none();
+        if !report.complete && !input.incomplete() {
+            report.changed.push("marked as ended early, so that readers expect pages to be missing".to_owned());
+        }
+    }
+
+    /// Writes an ELF core of the sound pages; those that are not written yet lie beyond its end.
+    fn elf(&self, core: &ElfCore, report: &mut Repair) -> Result<(), Stop> {
+        let (memory, headers) = (self.input.memory(), core.headers());
+        self.judge(report);
+        if core.segments_without_paddr() > 0 {
+            let without = core.segments_without_paddr();
+            report.changed.push(format!("{without} segments without a physical address left out"));
+        }
+        let data = without(memory.stored(), &self.found.bad);
+        let page = memory.page_size();
+        let placement = Placement { data: &data, first: &[], page };
+        let sources = joined(core.segments().iter().filter(|s| s.has_paddr(headers.bits)));
+        let loads = sources.iter().flat_map(|source| placement.headers(source)).count() as u64;
+        let kind = ElfKind {
+            bits: headers.bits,
+            endian: headers.endian,
+            machine: headers.machine,
+            flags: headers.flags & !ELF_INCOMPLETE,
+        };
+        let (notes, bytes) = (whole_notes(self.input), data.len().saturating_mul(page.bytes() as u64));
+        let layout = ElfLayout::new(kind, loads, notes.len() as u64, bytes, page)
+            .ok_or(EngineError::TooLarge { max_mapnr: memory.max_pfn().0, pages: data.len() })
+            .map_err(Stop::Read)?;
+        let mut writer = ElfWriter::begin(Arc::clone(self.output), layout, placement, sources.iter(), &notes)
+            .map_err(|(failed, _)| failed)?;
+        let (mut view, mut buf, mut done) = (memory.view(), vec![0; PIECE], 0);
+        for (start, end) in data.all_runs() {
+            let mut at = start;
+            while at < end {
+                let pages = (end.0 - at.0).min((PIECE / page.bytes()) as u64);
+                let piece = buf.get_mut(..pages as usize * page.bytes()).unwrap_or_default();
+                // Each page was read before, but for --quick; what cannot be read now is zeros, as it would be in a copy.
+                if view.read(at.addr(page), piece).is_err() {
+                    piece.fill(0);
+                }
+                writer.pages(piece)?;
+                done += pages;
+                self.observer.progress(Stage::CopyPages, done, data.len());
+                at = at.plus(pages);
+            }
+        }
+        Ok(writer.finish(report.complete)?)
     }
 
     /// Writes the descriptors of sound pages; those of others stay zero.
@@ -238,6 +295,36 @@ fn mend(input: &Input, file: &KdumpFile, header: &mut Header, sub: &mut SubHeade
         header.nr_cpus = i32::try_from(input.cpus()).unwrap_or(i32::MAX);
         changed.push(format!("nr_cpus set to {}, the number of register notes", header.nr_cpus));
     }
+}
+
+/// The notes of `input`; one that was cut is made as short as what is left of it.
+fn whole_notes(input: &Input) -> Vec<u8> {
+    /// Bytes in front of a note's name, and where in them the length of its data is (`n_descsz`).
+    const HEADER: usize = 12;
+    const DESC_SIZE: Field = Field { at: 4, size: 4 };
+    let (mut raw, endian) = (input.notes().to_vec(), input.byte_order());
+    let torn = Notes::new(input.notes(), endian).find(|note| note.torn);
+    let Some(torn) = torn else { return raw };
+    let name = (torn.name.len() + 1).next_multiple_of(4);
+    let start = torn.desc_offset.saturating_sub(name + HEADER);
+    match raw.get_mut(start..) {
+        Some(header) if !torn.desc.is_empty() => endian.put(header, DESC_SIZE, torn.desc.len() as u64),
+        _ => raw.truncate(start),
+    }
+    raw
+}
+
+/// The pages of `all` that are not in `bad`.
+fn without(all: &PageSet, bad: &PageSet) -> PageSet {
+    let (mut bits, mut less) = (ChunkBits::default(), ChunkBits::default());
+    let mut set = PageSetBuilder::default();
+    for chunk in all.chunks() {
+        all.copy_chunk(chunk, &mut bits);
+        bad.copy_chunk(chunk, &mut less);
+        bits.subtract(&less);
+        set.push(chunk, &bits);
+    }
+    set.finish()
 }
 
 /// Bytes read at a time around a place that cannot be read.

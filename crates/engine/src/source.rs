@@ -259,7 +259,7 @@ pub fn apply_page_size(input: &mut Input) -> Result<(), EngineError> {
 
 /// The memory of `segments`; those that continue the one before are joined with it. An ELF core that is filtered has many of these,
 /// which would be more each time.
-fn joined<'s>(segments: impl Iterator<Item = &'s Segment>) -> Vec<Segment> {
+pub(crate) fn joined<'s>(segments: impl Iterator<Item = &'s Segment>) -> Vec<Segment> {
     let mut joined: Vec<Segment> = Vec::new();
     for next in segments {
         let mem_size = next.mem_size.max(next.file_size);

@@ -33,7 +33,7 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The damaged dump: a kdump-compressed file, flattened or not
+    /// The damaged dump: an ELF core or a kdump-compressed file, flattened or not
     dump: PathBuf,
     /// The new dump
     out: PathBuf,

@@ -138,6 +138,7 @@ fn debugger(found: &DebuggerView, line: &mut impl FnMut(String)) {
             line(format!("A debugger does not understand its kernel: {}", problem.as_deref().unwrap_or_default()));
         }
     }
+    let mut said = None;
     for step in &found.steps {
         let verdict =
             if step.verdict == Verdict::Good && step.first.is_some() { "unknown" } else { word(step.verdict) };

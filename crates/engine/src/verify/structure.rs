@@ -73,7 +73,8 @@ fn notes(input: &Input) -> Check {
     let mut detail = format!("{count} notes, registers of {} CPUs, {info}", notes.cpus());
     if torn {
         detail.push_str("; the last one ends behind them");
-        return row("notes", Verdict::Damaged, detail);
+        let cut = input.problems().iter().any(|problem| matches!(problem, FormatError::CutShort { .. }));
+        return row("notes", if cut { Verdict::Incomplete } else { Verdict::Damaged }, detail);
     }
     if named.is_some_and(|size| size > 0 && input.vmcoreinfo().is_none_or(|text| text.len() as u64 != size)) {
         detail.push_str("; size_vmcoreinfo of the sub header is another");

@@ -5,11 +5,12 @@ use crate::reader::Dump;
 use coresift_engine::{
     EngineError, Fault, Repair, RepairOptions, Silent, Verdict, Verification, VerifyOptions, repair, verify,
 };
-use coresift_format::FormatError;
+use coresift_format::{FormatError, Input, PhysAddr};
 use coresift_synth::{Image, KernelLayout, Machine};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 const OPTIONS: RepairOptions = RepairOptions { read_pages: true, threads: NonZeroUsize::new(2), force: true };
@@ -40,6 +41,8 @@ impl Bench {
         let (path, out) = (self.0.path().join("in"), self.0.path().join("out"));
         std::fs::write(&path, file).unwrap();
         let report = repair(&path, &out, &OPTIONS, &Silent)?;
+        let (had, has) = (file.len() as u64, std::fs::metadata(&out).unwrap().len());
+        assert!(has <= had + (2 << 20), "{has} bytes made of {had}");
         assert_eq!(std::fs::read(&path).unwrap(), file, "the input is not touched");
         Ok((report, std::fs::read(&out).unwrap()))
     }
@@ -244,4 +247,38 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn an_elf_core_cut_anywhere_behind_its_headers_is_repaired() {
+    let bench = Bench::new();
+    let image = image();
+    let file = crate::common::core(&image);
+    let mut most = 0;
+    for end in (512..file.len()).step_by(4 * 512 + 8).chain([file.len()]) {
+        let what = format!("cut at {end}");
+        match bench.repair(&file[..end]) {
+            Err(EngineError::Input(error)) => assert!(end < 4096, "{what}: {error}"),
+            Err(error) => panic!("{what}: {error}"),
+            Ok((report, out)) => {
+                assert_eq!(report.complete, end == file.len(), "{what}: {report:?}");
+                let input = Input::from_bytes(Arc::new(out.clone())).unwrap();
+                assert_eq!(input.incomplete(), !report.complete, "{what}");
+                assert!(input.problems().is_empty(), "{what}: {:?}", input.problems());
+                let memory = input.memory();
+                let mut view = memory.view();
+                let mut page = vec![0; 4096];
+                for pfn in memory.stored().all_runs().flat_map(|(start, end)| start.0..end.0) {
+                    view.read(PhysAddr(pfn * 4096), &mut page).unwrap();
+                    assert!(page == image.page(pfn), "{what}: page frame {pfn:#x}");
+                }
+                assert_eq!(memory.stored().len(), report.pages.sound, "{what}");
+                most = most.max(report.pages.sound);
+                let again = bench.verify(&out, true);
+                let expected = if report.complete { Verdict::Good } else { Verdict::Incomplete };
+                assert_eq!(again.verdict, expected, "{what}: {:?}", again.checks);
+            }
+        }
+    }
+    assert_eq!(most, image.ram().iter().map(|r| r.end - r.start).sum::<u64>());
 }

@@ -100,11 +100,14 @@ impl KdumpFile {
             let rule = "the sub header has at least one block".to_owned();
             return Err(bad("sub_hdr_size", i64::from(header.sub_hdr_size as i32), rule));
         }
+        let mut problems = Vec::new();
+        if cut == Cut::Padded {
+            problems.extend(limit_blocks(&*bytes, &mut header, layout, page)?);
+        }
         // Block counts and block size are below 2^32 and 2^19: none of this overflows.
         let block = page.bytes() as u64;
         let bitmaps = (1 + u64::from(header.sub_hdr_size)) * block;
         let descriptors = bitmaps + u64::from(header.bitmap_blocks) * block;
-        let mut problems = Vec::new();
         for (what, start, end) in
             [("sub header and notes (sub_hdr_size)", block, bitmaps), ("bitmaps (bitmap_blocks)", bitmaps, descriptors)]
         {
@@ -119,6 +122,10 @@ impl KdumpFile {
         let sub_end = block.saturating_add(SubHeader::size(header.header_version, layout.abi) as u64);
         if sub_end > bytes.len() {
             return Err(cut_short(&*bytes, "sub header", block, sub_end));
+        }
+        if descriptors > bytes.len().saturating_add(MAX_PADDING) {
+            let rule = format!("the file has {} bytes, and no machine has so much memory", bytes.len());
+            return Err(bad("bitmap_blocks", header.bitmap_blocks.into(), rule));
         }
         let bytes: Arc<dyn Bytes> =
             if descriptors > bytes.len() { Arc::new(Padded { bytes, len: descriptors }) } else { bytes };
@@ -355,6 +362,51 @@ impl Places<'_> {
         let offset = self.page.bytes() as u64 + SubHeader::offset_of(field, self.layout.abi);
         FormatError::BadField { file: self.file.to_owned(), field, offset, value: value.to_string(), rule, next }
     }
+}
+
+/// Bitmaps beyond the end of a file that was cut short: those of 8 PiB of memory.
+const MAX_PADDING: u64 = 1 << 39;
+
+/// Makes regions that lie beyond the end of the file as long as the notes and the page count need, where they claim to be longer.
+fn limit_blocks(
+    bytes: &dyn Bytes,
+    header: &mut Header,
+    layout: HeaderLayout,
+    page: PageSize,
+) -> Result<Vec<FormatError>> {
+    let block = page.bytes() as u64;
+    let raw = read_some(bytes, "sub header", block, SUB_HEADER_MAX)?;
+    let layout = detect::sub_header(&raw, header, layout, u64::MAX);
+    let Some(sub) = SubHeader::decode(&raw, header.header_version, layout) else { return Ok(Vec::new()) };
+    let end_of = |header: &Header| {
+        (1 + u64::from(header.sub_hdr_size)).saturating_add(header.bitmap_blocks.into()).saturating_mul(block)
+    };
+    let wide = header.header_version >= 6 && sub.max_mapnr_64.min(u32::MAX.into()) == u64::from(header.max_mapnr);
+    let pages = if wide { sub.max_mapnr_64 } else { header.max_mapnr.into() };
+    let sub_len = SubHeader::size(header.header_version, layout.abi) as u64;
+    let notes = if header.header_version >= 4 { sub.size_note } else { sub.size_vmcoreinfo };
+    let needs = [
+        ("sub_hdr_size", page.pages_for(sub_len.saturating_add(notes))),
+        ("bitmap_blocks", 2 * page.pages_for(pages.div_ceil(8))),
+    ];
+    let mut problems = Vec::new();
+    for (field, needed) in needs {
+        let beyond = end_of(header) > bytes.len();
+        let value = if field == "sub_hdr_size" { &mut header.sub_hdr_size } else { &mut header.bitmap_blocks };
+        let Ok(needed) = u32::try_from(needed) else { continue };
+        if beyond && *value > needed && needed > 0 {
+            problems.push(FormatError::BadField {
+                file: bytes.name().to_owned(),
+                field,
+                offset: Header::offset_of(field, layout.abi),
+                value: value.to_string(),
+                rule: format!("the file ends before that, and {needed} blocks are all that is needed"),
+                next: "the smaller number is taken",
+            });
+            *value = needed;
+        }
+    }
+    Ok(problems)
 }
 
 /// Makes the number of pages fit the bitmaps, as the other header says it or else as many as there are bits for.
