@@ -114,6 +114,18 @@ fn what_can_be_read_of_an_incomplete_dump_is_printed_and_the_code_is_3() {
     let ended = place.makedumpfile("--dump-dmesg part log");
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), FAILED), "{}", ended.err);
     assert!(place.has("log"));
+
+    let mut part = image.kdump();
+    part.part = Some(0x1040..0x1080);
+    part.stored.retain(|pfn| *pfn >= 0x1040);
+    place.put("part", &part.bytes());
+    let ended = place.run("log part");
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
+    assert!(
+        ended.err.ends_with("  next: this is a part of a split set: the log is in another part\n"),
+        "{}",
+        ended.err
+    );
 }
 
 #[test]

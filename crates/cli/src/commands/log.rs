@@ -106,11 +106,8 @@ pub fn run(args: &Args) -> Exit {
     let log = match KernelLog::of(&input) {
         Ok(log) => log,
         Err(error) => {
-            output::complain(&format!("{}: no kernel log can be read", input.name()));
-            output::complain(&format!("  caused by: {error}"));
-            if matches!(error, KernelError::MissingKey { .. }) {
-                output::complain("  next: give `strings` the file, which finds the messages without their order");
-            }
+            let texts = [format!("{}: no kernel log can be read", input.name()), error.to_string()];
+            output::complain_chain(texts.into_iter(), advice(&input, &error));
             return Exit::Failed;
         }
     };
@@ -123,8 +120,22 @@ pub fn run(args: &Args) -> Exit {
             output::complain(&format!("cannot write to the standard output: {error}"));
             Exit::Failed
         }
-        _ if input.truncated().is_some() || problems.iter().any(|p| p.wrong.is_loss()) => Exit::Incomplete,
+        _ if problems.iter().any(|p| p.wrong.is_loss()) => Exit::Incomplete,
         _ => Exit::Ok,
+    }
+}
+
+/// What to do next about a log that cannot be read.
+fn advice(input: &Input, error: &KernelError) -> Option<&'static str> {
+    match error {
+        KernelError::Read { .. } if input.as_kdump().is_some_and(|file| file.part().is_some()) => {
+            Some("this is a part of a split set: the log is in another part")
+        }
+        KernelError::Read { .. } => Some("`coresift info` tells what the dump holds, and whether it ended early"),
+        KernelError::MissingKey { .. } => {
+            Some("the dump does not describe its log: read it with crash and the kernel's debug information")
+        }
+        _ => None,
     }
 }
 

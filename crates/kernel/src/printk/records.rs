@@ -288,7 +288,7 @@ impl<'r> Walk<'r> {
     fn sync(&self, pages: &mut Pages<'_>) -> Option<u64> {
         let mut at = (self.index + 1).next_multiple_of(ALIGN);
         while at < self.end {
-            match self.chain(at, pages) {
+            match self.may_begin(at, pages).and_then(|may| Ok(may && self.chain(at, pages)?)) {
                 Ok(true) => return Some(at),
                 Ok(false) => at += ALIGN,
                 // Nothing begins in a page that cannot be read.
@@ -299,6 +299,15 @@ impl<'r> Walk<'r> {
             }
         }
         None
+    }
+
+    /// Whether the length of a record may stand at `at`: the cheapest test, which nearly all places fail.
+    fn may_begin(&self, at: u64, pages: &mut Pages<'_>) -> Result<bool> {
+        let Records { buffer, ref header, .. } = *self.records;
+        let mut bytes = [0; 2];
+        pages.read_virt(buffer.plus(at + header.len), &mut bytes)?;
+        let len = u64::from(u16::from_le_bytes(bytes));
+        Ok(len >= header.size && len.is_multiple_of(ALIGN) && at + len <= self.end)
     }
 
     /// Whether a chain of records begins at `at`: of several that follow each other in time, or that leads to the end.
