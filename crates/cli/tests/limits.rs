@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Ended, PROGRAM, Place};
+use coresift_synth::{KernelLayout, Machine};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::Read;
@@ -141,6 +142,15 @@ fn a_size_limit_is_told_in_makedumpfile_s_words() {
     assert_eq!(ended.code, Some(3));
 }
 
+/// With a core that takes some time.
+fn large() -> Place {
+    let text = "@0x20000 60000 kernel content=text";
+    let machine = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1080).ram(0x20000..0x30000).pages(text);
+    let place = Place::empty();
+    place.put("vmcore", &machine.build().elf().with_image().bytes());
+    place
+}
+
 /// A run that was started, and whose signals are not a shell's.
 fn started(place: &Place, line: &str) -> Child {
     let mut command = place.command(PROGRAM);
@@ -149,13 +159,7 @@ fn started(place: &Place, line: &str) -> Child {
 
 #[test]
 fn a_signal_ends_a_run_in_order() {
-    let image = {
-        use coresift_synth::{KernelLayout, Machine};
-        let text = "@0x20000 60000 kernel content=text";
-        Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1080).ram(0x20000..0x30000).pages(text).build()
-    };
-    let place = Place::empty();
-    place.put("vmcore", &image.elf().with_image().bytes());
+    let place = large();
     for (line, signal, code) in [
         ("dump --compress zlib:12 --threads 1 -d 0 vmcore out", Signal::TERM, 3),
         ("dump --compress zlib:12 --threads 2 -d 0 vmcore out", Signal::INT, 3),
@@ -179,18 +183,19 @@ fn a_signal_ends_a_run_in_order() {
 
 #[test]
 fn a_second_signal_ends_a_run_at_once() {
-    let place = Place::new();
+    let place = large();
     assert!(place.command("mkfifo").arg("out").status().unwrap().success());
     // Nobody reads on when it is beyond the essentials, so that it waits in a write and cannot end in order.
     let child = started(&place, "dump -d 0 --compress none vmcore out");
     let mut pipe = std::fs::File::open(place.path("out")).unwrap();
-    pipe.read_exact(&mut vec![0; 700_000]).unwrap();
+    pipe.read_exact(&mut vec![0; 4 << 20]).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
-    assert_eq!(child.wait_with_output().unwrap().status.signal(), Some(15));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(15), "{output:?}");
 }
 
 #[test]
