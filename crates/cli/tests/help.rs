@@ -17,6 +17,7 @@ fn help_reads_as_reviewed() {
         ("coresift", "--help"),
         ("dump", "dump --help"),
         ("info", "info --help"),
+        ("join", "join --help"),
         ("log", "log --help"),
         ("verify", "verify --help"),
         ("repair", "repair --help"),

@@ -42,6 +42,15 @@ pub enum EngineError {
         /// The first.
         other: PathBuf,
     },
+    /// Not all parts of a split set were given.
+    #[error("{missing}; give all parts of the set, or put together what is there with --partial")]
+    PartsMissing {
+        /// Which pages, and of which parts where that is known.
+        missing: String,
+    },
+    /// The offsets of parts add up to more than a file can have.
+    #[error("the parts are larger together than a file can be; one of them is damaged: use another copy")]
+    PartsTooLarge,
     /// The boundaries of parts were to be multiples of no whole number of pages.
     #[error("a split block of {block} bytes is not a multiple of the page size, {page}; give one that is")]
     SplitBlock {

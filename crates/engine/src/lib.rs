@@ -20,6 +20,7 @@ mod elf_writer;
 mod error;
 mod explain;
 mod file_writer;
+mod join;
 mod lock;
 mod log;
 mod merge;
@@ -46,6 +47,7 @@ pub use budget::usable_cpus;
 pub use dump::{dump, dump_input};
 pub use error::EngineError;
 pub use explain::{Explanation, Explanations, Failed, InFile, InKernel, State, Subject, UnknownSubject, explain};
+pub use join::{JoinOptions, Joined, JoinedPart, join};
 #[cfg(feature = "measure")]
 pub use lock::{LockTimes, lock_times};
 pub use log::{open_log_file, write_log};

@@ -6,9 +6,9 @@ use crate::options::{DumpOptions, Exclusion};
 use crate::writer::Metadata;
 use coresift_format::codec::Compression;
 use coresift_format::kdump::{
-    Abi, Header, HeaderLayout, Layout, MAX_VERSION, Region, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader,
+    Abi, Header, HeaderLayout, Layout, MAX_VERSION, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SetError, SubHeader,
 };
-use coresift_format::{Bits, ELF_INCOMPLETE, ElfKind, Field, Input, Machine, PageSize, Pfn, Segment};
+use coresift_format::{Bits, Container, ELF_INCOMPLETE, ElfKind, Field, Input, Machine, PageSize, Pfn, Segment};
 use coresift_kernel::debuginfo::open_kernel;
 use coresift_kernel::{ClassSet, DumpLevel, Kernel, KernelError, PageClass, VmcoreInfo};
 
@@ -90,7 +90,7 @@ impl Source {
     #[must_use]
     pub fn max_mapnr(&self) -> Pfn {
         let memory = self.input.memory();
-        if self.input.as_kdump().is_some() {
+        if self.input.container() == Container::Kdump {
             return memory.max_pfn();
         }
         let mapped = self.kernel.as_ref().and_then(|k| k.memmap.ranges().last()).map_or(Pfn(0), |r| r.end);
@@ -142,7 +142,7 @@ impl Source {
             max_mapnr_64: max_mapnr,
             ..SubHeader::default()
         };
-        let erase_info = self.input.as_kdump().map_or(Ok(Vec::new()), |file| file.region(Region::Eraseinfo))?;
+        let erase_info = self.input.erase_info()?;
         Ok(Metadata { layout, header, sub_header, notes, erase_info, identity: None, regions })
     }
 
@@ -287,6 +287,8 @@ fn missing_pages(input: &Input) -> Option<String> {
         ))
     } else if input.as_kdump().is_some_and(|file| file.part().is_some()) {
         Some("the input is one part of a split set; the pages of the other parts are missing".to_owned())
+    } else if input.set_problems().iter().any(|problem| matches!(problem, SetError::Missing { .. })) {
+        Some("parts of the split set are missing, and their pages with them".to_owned())
     } else if input.truncated().is_some() {
         Some("the input is a flattened stream that was cut short; what it lost is missing".to_owned())
     } else {

@@ -1,6 +1,9 @@
 //! The place a dump is written to.
 
+mod copy_in;
 mod stream;
+
+pub use copy_in::CopyFailed;
 
 use crate::error::EngineError;
 use crate::options::{StreamTo, Target};

@@ -33,6 +33,11 @@ pub trait Bytes: Send + Sync {
     /// [`Self::read_at`].
     fn window(&self, offset: u64, len: usize) -> Option<Window>;
 
+    /// The file that has these bytes at the same offsets, where there is one: so that the kernel can copy from it.
+    fn file(&self) -> Option<&File> {
+        None
+    }
+
     /// Bytes behind [`Self::len`] that are real and not holes, as far as that is known: what memory may be taken for.
     fn backed(&self) -> u64 {
         self.len()
@@ -143,6 +148,10 @@ impl Bytes for FileBytes {
 
     fn is_memory(&self) -> bool {
         self.proc
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.file)
     }
 
     fn next_data(&self, offset: u64) -> u64 {

@@ -1,5 +1,6 @@
 //! What can be wrong with a dump file as a whole. (One unreadable page is a [`crate::ReadError`].)
 
+use crate::kdump::SetError;
 use std::io;
 
 /// The result of opening or describing a dump file.
@@ -68,6 +69,9 @@ pub enum FormatError {
         /// What to do next.
         next: &'static str,
     },
+    /// Files given as the parts of one split set are not, or not all.
+    #[error(transparent)]
+    Set(SetError),
     /// Nothing known begins like this.
     #[error(
         "{file}: not a crash dump this program knows: it begins with {head} at offset 0; expected an ELF core, a kdump-compressed or a flattened file"
@@ -92,6 +96,7 @@ impl FormatError {
             Self::CutShort { .. } => "cut-short",
             Self::BadField { .. } => "bad-field",
             Self::OtherFormat { .. } => "other-format",
+            Self::Set(_) => "split-set",
             Self::Unknown { .. } => "unknown-format",
         }
     }

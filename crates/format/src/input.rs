@@ -6,12 +6,12 @@ use crate::elf::Segment;
 use crate::elf_memory::ElfCore;
 use crate::endian::{Bits, Endian};
 use crate::flattened::{Cut, FlattenedBytes};
-use crate::kdump::{Header, HeaderLayout, KdumpFile, Region, SubHeader};
+use crate::kdump::{Header, HeaderLayout, KdumpFile, Region, SetError, SplitSet, SubHeader};
 use crate::machine::Machine;
 use crate::notes::Notes;
 use crate::{FormatError, PageSize, PhysicalMemory, Result};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// More CPUs than this no machine has; a header that says so is not believed.
@@ -29,6 +29,7 @@ pub enum Container {
 enum Source {
     Elf(Box<ElfCore>),
     Kdump(Box<KdumpFile>),
+    Set(Box<SplitSet>),
 }
 
 /// The VMCOREINFO text: a piece of the notes, or on its own (kdump-compressed version 3).
@@ -48,6 +49,10 @@ pub struct Input {
     flattened: bool,
     cut: Option<Cut>,
     problems: Vec<FormatError>,
+    /// What to call a split set.
+    name: Option<String>,
+    /// Length of the further parts of a split set, in bytes.
+    more_len: u64,
 }
 
 impl Input {
@@ -67,6 +72,56 @@ impl Input {
     pub fn open_with(path: &Path, map: bool) -> Result<Self> {
         let file = FileBytes::open(path)?;
         Self::from_bytes(Arc::new(if map { file } else { file.with_windows(false) }))
+    }
+
+    /// Opens the parts of a split set as one dump, in any order; a single file as [`Self::open`] does. Parts that are missing
+    /// or incomplete are among [`Self::problems`].
+    ///
+    /// # Errors
+    /// As [`Self::open`], or two of the files cannot be parts of one set.
+    pub fn open_parts(paths: &[PathBuf]) -> Result<Self> {
+        let mut inputs = paths.iter().map(|path| Self::open(path)).collect::<Result<Vec<_>>>()?;
+        if inputs.len() == 1
+            && let Some(one) = inputs.pop()
+        {
+            return Ok(one);
+        }
+        Self::from_parts(inputs)
+    }
+
+    /// As [`Self::open_parts`], of parts that are open.
+    ///
+    /// # Errors
+    /// As [`Self::open_parts`].
+    pub fn from_parts(inputs: Vec<Self>) -> Result<Self> {
+        let mut inputs = inputs.into_iter();
+        let first = inputs.next().ok_or_else(|| SetError::Empty)?;
+        let name = match inputs.len() {
+            1 => format!("{} and 1 more part", first.name()),
+            more => format!("{} and {more} more parts", first.name()),
+        };
+        let Self { bytes, source, notes, vmcoreinfo, note_cpus, mut flattened, mut cut, mut problems, .. } = first;
+        let mut more_len = 0;
+        let mut parts = vec![source.into_part(&*bytes)?];
+        for part in inputs {
+            more_len += part.file_len();
+            flattened |= part.flattened;
+            cut = cut.or(part.cut);
+            problems.extend(part.problems);
+            parts.push(part.source.into_part(&*part.bytes)?);
+        }
+        let set = SplitSet::new(parts)?;
+        problems.extend(set.problems().iter().cloned().map(FormatError::Set));
+        let source = Source::Set(Box::new(set));
+        Ok(Self { bytes, source, notes, vmcoreinfo, note_cpus, flattened, cut, problems, name: Some(name), more_len })
+    }
+
+    /// The kdump-compressed file alone, for a part of a split set.
+    ///
+    /// # Errors
+    /// It is something else, and so no part.
+    pub fn into_kdump(self) -> Result<KdumpFile> {
+        self.source.into_part(&*self.bytes)
     }
 
     /// As [`Self::open`], of bytes from elsewhere.
@@ -153,7 +208,18 @@ impl Input {
         let scan = Notes::new(&notes, endian);
         let vmcoreinfo = vmcoreinfo(scan.vmcoreinfo());
         let note_cpus = scan.cpus();
-        Self { bytes, source, notes, vmcoreinfo, note_cpus, flattened: false, cut: None, problems }
+        Self {
+            bytes,
+            source,
+            notes,
+            vmcoreinfo,
+            note_cpus,
+            flattened: false,
+            cut: None,
+            problems,
+            name: None,
+            more_len: 0,
+        }
     }
 
     /// What holds the memory.
@@ -161,7 +227,7 @@ impl Input {
     pub const fn container(&self) -> Container {
         match self.source {
             Source::Elf(_) => Container::Elf,
-            Source::Kdump(_) => Container::Kdump,
+            Source::Kdump(_) | Source::Set(_) => Container::Kdump,
         }
     }
 
@@ -189,6 +255,7 @@ impl Input {
         match &self.source {
             Source::Elf(core) => &**core,
             Source::Kdump(file) => &**file,
+            Source::Set(set) => &**set,
         }
     }
 
@@ -197,21 +264,20 @@ impl Input {
     /// # Errors
     /// A kdump-compressed file has pages of another size.
     pub fn set_page_size(&mut self, page: PageSize) -> Result<()> {
-        match &mut self.source {
-            Source::Elf(core) => core.set_page_size(page),
-            Source::Kdump(file) if file.page_size() == page => {}
-            Source::Kdump(file) => {
-                return Err(FormatError::BadField {
-                    file: self.bytes.name().to_owned(),
-                    field: "block_size",
-                    offset: Header::offset_of("block_size", file.layout().abi),
-                    value: file.header().block_size.to_string(),
-                    rule: format!("the crashed kernel's pages have {} bytes", page.bytes()),
-                    next: "one of header and VMCOREINFO is damaged: use another copy of the file",
-                });
-            }
+        if let Source::Elf(core) = &mut self.source {
+            core.set_page_size(page);
         }
-        Ok(())
+        match self.headers() {
+            Some(file) if file.page_size() != page => Err(FormatError::BadField {
+                file: self.bytes.name().to_owned(),
+                field: "block_size",
+                offset: Header::offset_of("block_size", file.layout().abi),
+                value: file.header().block_size.to_string(),
+                rule: format!("the crashed kernel's pages have {} bytes", page.bytes()),
+                next: "one of header and VMCOREINFO is damaged: use another copy of the file",
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// The note data as they are in the file; of several PT_NOTEs one behind the other.
@@ -248,31 +314,57 @@ impl Input {
         }
     }
 
-    /// Both headers of a kdump-compressed file.
+    /// Both headers of a kdump-compressed file; of a split set, those of its first part.
     #[must_use]
-    pub const fn kdump_header(&self) -> Option<(&Header, &SubHeader)> {
-        match &self.source {
-            Source::Elf(_) => None,
-            Source::Kdump(file) => Some((file.header(), file.sub_header())),
-        }
+    pub fn kdump_header(&self) -> Option<(&Header, &SubHeader)> {
+        self.headers().map(|file| (file.header(), file.sub_header()))
     }
 
     /// ABI and byte order of a kdump-compressed file's headers.
     #[must_use]
-    pub const fn kdump_layout(&self) -> Option<HeaderLayout> {
-        match &self.source {
-            Source::Elf(_) => None,
-            Source::Kdump(file) => Some(file.layout()),
-        }
+    pub fn kdump_layout(&self) -> Option<HeaderLayout> {
+        self.headers().map(KdumpFile::layout)
     }
 
-    /// The opened kdump-compressed file.
+    fn headers(&self) -> Option<&KdumpFile> {
+        self.kdump_files().first()
+    }
+
+    /// The opened kdump-compressed file, where it is a single one.
     #[must_use]
     pub const fn as_kdump(&self) -> Option<&KdumpFile> {
         match &self.source {
-            Source::Elf(_) => None,
+            Source::Elf(_) | Source::Set(_) => None,
             Source::Kdump(file) => Some(file),
         }
+    }
+
+    /// The kdump-compressed files that hold the memory: one, or the parts of a split set in the order of their pages; none for an ELF
+    /// core.
+    #[must_use]
+    pub fn kdump_files(&self) -> &[KdumpFile] {
+        match &self.source {
+            Source::Elf(_) => &[],
+            Source::Kdump(file) => std::slice::from_ref(file),
+            Source::Set(set) => set.parts(),
+        }
+    }
+
+    /// What of a split set is missing or incomplete; nothing for anything else.
+    #[must_use]
+    pub fn set_problems(&self) -> &[SetError] {
+        match &self.source {
+            Source::Set(set) => set.problems(),
+            Source::Elf(_) | Source::Kdump(_) => &[],
+        }
+    }
+
+    /// The text that says what was erased; of a split set, of all parts.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn erase_info(&self) -> Result<Vec<u8>> {
+        erase_info(self.kdump_files())
     }
 
     /// The opened ELF core.
@@ -280,7 +372,7 @@ impl Input {
     pub const fn as_elf(&self) -> Option<&ElfCore> {
         match &self.source {
             Source::Elf(core) => Some(core),
-            Source::Kdump(_) => None,
+            Source::Kdump(_) | Source::Set(_) => None,
         }
     }
 
@@ -292,44 +384,45 @@ impl Input {
 
     /// Whether the file says of itself that it ended early.
     #[must_use]
-    pub const fn incomplete(&self) -> bool {
+    pub fn incomplete(&self) -> bool {
         match &self.source {
             Source::Elf(core) => core.headers().flags & 1 != 0,
             Source::Kdump(file) => file.incomplete(),
+            Source::Set(set) => !set.problems().is_empty(),
         }
     }
 
     /// Byte order of the crashed machine.
     #[must_use]
-    pub const fn byte_order(&self) -> Endian {
-        match &self.source {
-            Source::Elf(core) => core.headers().endian,
-            Source::Kdump(file) => file.layout().endian,
+    pub fn byte_order(&self) -> Endian {
+        match (&self.source, self.kdump_layout()) {
+            (Source::Elf(core), _) => core.headers().endian,
+            (_, layout) => layout.map_or(Endian::Little, |layout| layout.endian),
         }
     }
 
     /// Width of the file's headers: that of the crashed kernel, but for a 32-bit kernel's ELF64 core.
     #[must_use]
-    pub const fn bits(&self) -> Bits {
-        match &self.source {
-            Source::Elf(core) => core.headers().bits,
-            Source::Kdump(file) => file.layout().abi.bits(),
+    pub fn bits(&self) -> Bits {
+        match (&self.source, self.kdump_layout()) {
+            (Source::Elf(core), _) => core.headers().bits,
+            (_, layout) => layout.map_or(Bits::B64, |layout| layout.abi.bits()),
         }
     }
 
     /// The machine: `e_machine` of an ELF core, else by the name in the header's utsname.
     #[must_use]
     pub fn machine(&self) -> Machine {
-        match &self.source {
-            Source::Elf(core) => Machine(core.headers().machine),
-            Source::Kdump(file) => Machine::from_uts(file.header().machine()),
+        match (&self.source, self.kdump_header()) {
+            (Source::Elf(core), _) => Machine(core.headers().machine),
+            (_, header) => Machine::from_uts(header.map_or(&[], |(header, _)| header.machine())),
         }
     }
 
     /// Length in bytes of the file that was opened (of a flattened stream, the stream).
     #[must_use]
     pub fn file_len(&self) -> u64 {
-        self.bytes.len()
+        self.bytes.len().saturating_add(self.more_len)
     }
 
     /// Whether reading it reaches the memory of a machine itself ([`Bytes::is_memory`]), as /proc/vmcore does.
@@ -341,6 +434,31 @@ impl Input {
     /// The name of the file that was opened.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.bytes.name()
+        self.name.as_deref().unwrap_or_else(|| self.bytes.name())
     }
+}
+
+impl Source {
+    /// The part that a file opened by itself is.
+    fn into_part(self, bytes: &dyn Bytes) -> Result<KdumpFile> {
+        match self {
+            Self::Kdump(file) => Ok(*file),
+            Self::Elf(_) | Self::Set(_) => Err(SetError::NotAPart { file: bytes.name().to_owned() }.into()),
+        }
+    }
+}
+
+/// The texts of `files` that say what was erased, one behind the other. Where all parts of a set say the same, it is said once.
+///
+/// # Errors
+/// The operating system's.
+pub fn erase_info<'a>(files: impl IntoIterator<Item = &'a KdumpFile>) -> Result<Vec<u8>> {
+    let mut texts: Vec<Vec<u8>> = Vec::new();
+    for file in files {
+        let text = file.region(Region::Eraseinfo)?;
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    Ok(texts.concat())
 }

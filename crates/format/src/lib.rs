@@ -38,7 +38,7 @@ pub use flattened::{
     Cut, CutKind, FLAT_END, FLAT_HEADER_LEN, FLAT_SIGNATURE, FlatBlock, FlattenedBytes, MARK_WITHIN, Rearranged,
     Written, check_flat_head, flat_block, flat_header, mark_incomplete,
 };
-pub use input::{Container, Input};
+pub use input::{Container, Input, erase_info};
 pub use machine::Machine;
 pub use memory::{MemoryView, PhysicalMemory, ReadError};
 pub use notes::{Note, Notes};

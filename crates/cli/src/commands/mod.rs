@@ -3,6 +3,7 @@
 mod dump;
 mod explain;
 mod info;
+mod join;
 mod log;
 mod repair;
 pub mod unflatten;
@@ -25,6 +26,7 @@ struct Cli {
 enum Command {
     Dump(dump::Args),
     Info(info::Args),
+    Join(join::Args),
     Log(log::Args),
     Verify(verify::Args),
     Explain(explain::Args),
@@ -46,6 +48,7 @@ pub fn main(args: &[OsString]) -> Exit {
     match Cli::try_parse_from(args) {
         Ok(Cli { command: Command::Dump(args) }) => dump::run(&args),
         Ok(Cli { command: Command::Info(args) }) => info::run(&args),
+        Ok(Cli { command: Command::Join(args) }) => join::run(&args),
         Ok(Cli { command: Command::Log(args) }) => log::run(&args),
         Ok(Cli { command: Command::Verify(args) }) => verify::run(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::run(&args),

@@ -15,6 +15,7 @@ mod messages;
 mod options;
 mod progress;
 mod rearrange;
+mod reassemble;
 pub mod report;
 mod rules;
 
@@ -117,6 +118,9 @@ fn perform(line: &CommandLine, args: &[OsString], messages: &Messages) -> Result
     }
     if mode == Mode::Generate {
         return debuginfo::generate(line, messages);
+    }
+    if mode == Mode::Reassemble {
+        return reassemble::reassemble(line, messages);
     }
     let Mode::Create(names) = mode else { return Err(parameter_error(messages).into()) };
     let Some((input, outputs)) = names.split_first() else { return Err(parameter_error(messages).into()) };

@@ -200,6 +200,43 @@ impl KdumpFile {
         Some(Pfn(start)..Pfn(end))
     }
 
+    /// The file's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.bytes.name()
+    }
+
+    /// The page frames this file has to have, as [`PhysicalMemory`] counts them: those of a part, or all. A part whose writer ended before
+    /// it came to a range has an empty one, at the end.
+    #[must_use]
+    pub fn range(&self) -> Range<Pfn> {
+        let end = self.max_pfn;
+        match (part_of(&self.header, &self.sub), self.identity) {
+            (Some(_), _) => Pfn(self.maps.part.start).min(end)..Pfn(self.maps.part.end).min(end),
+            (None, Some(_)) => end..end,
+            (None, None) => Pfn(0)..end,
+        }
+    }
+
+    /// All pages of the 2nd bitmap, which in a part of a split set are those of the whole set.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn stored_in_set(&self) -> Result<PageSet> {
+        let whole = Bitmaps { part: 0..u64::MAX, ..self.maps.clone() };
+        Ok(whole.read(&*self.bytes)?.1)
+    }
+
+    /// Descriptors number `rank` to `rank + count`, or as many of them as the file has.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn read_descriptors(&self, rank: u64, count: u64) -> Result<Vec<PageDesc>> {
+        let len = count.saturating_mul(PageDesc::SIZE as u64);
+        let raw = read_some(&*self.bytes, "page descriptors", self.descriptor_at(rank), len)?;
+        Ok(raw.chunks_exact(PageDesc::SIZE).filter_map(|raw| PageDesc::decode(raw, self.layout.endian)).collect())
+    }
+
     /// Which part of which split set the file is, where its writer says so.
     #[must_use]
     pub const fn identity(&self) -> Option<PartIdentity> {

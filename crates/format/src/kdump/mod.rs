@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A reader (`file.rs`) finds every region through the header fields, whose ABI and byte order `detect.rs` tells from
-//! their values. `layout.rs` says where a writer puts them.
+//! their values. Parts of a split set are files of their own, which `set.rs` puts in order and reads as one. `layout.rs` says where a writer puts them.
 
 mod bitmap;
 mod desc;
@@ -22,6 +22,7 @@ mod identity;
 mod layout;
 mod overlap;
 mod read;
+mod set;
 mod walk;
 
 pub use bitmap::BitmapFaults;
@@ -33,4 +34,5 @@ pub use header::{
 pub use identity::PartIdentity;
 pub use layout::Layout;
 pub use overlap::{Overlap, Overlaps};
+pub use set::{Arranged, SetError, SplitSet, arrange, common_sub_header};
 pub use walk::{Described, DescriptorCounts, Loss};
