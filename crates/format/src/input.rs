@@ -95,7 +95,7 @@ impl Input {
     /// As [`Self::open_parts`].
     pub fn from_parts(inputs: Vec<Self>) -> Result<Self> {
         let mut inputs = inputs.into_iter();
-        let first = inputs.next().ok_or_else(|| SetError::Empty)?;
+        let first = inputs.next().ok_or(SetError::Empty)?;
         let name = match inputs.len() {
             1 => format!("{} and 1 more part", first.name()),
             more => format!("{} and {more} more parts", first.name()),
