@@ -51,7 +51,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "check",
-        arguments: "pages|sets|crash|drgn|lines ...",
+        arguments: "pages|sets|crash|drgn|cut|kill|lines ...",
         about: "compare a dump with its source, or with makedumpfile's, through a peer's eyes",
         run: peers::check::run,
     },

@@ -2,8 +2,10 @@
 
 use super::kdump::{self, Kdump};
 use super::lines::{self, Subject};
+use super::readers::{Crash, drgn_tasks};
+use super::{cut, kill};
 use crate::shell;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -15,13 +17,15 @@ cargo xtask check sets CORE [--levels 1,2,4,8,16,31] [--vmlinux FILE]
                                                           our kept pages and makedumpfile's, with the evidence
 cargo xtask check crash RAW DUMP VMLINUX                  crash prints the same on both
 cargo xtask check drgn RAW DUMP VMLINUX                   drgn lists the same tasks on both
+cargo xtask check cut RAW VMLINUX [PERCENT...]            crash and drgn on our dump, and on makedumpfile's, cut after so much
+                                                          of their page data
+cargo xtask check kill RAW VMLINUX [--points N]           our program killed at N moments, and stopped by N file size limits: each
+                                                          file left is read by libkdumpfile, drgn and crash
 cargo xtask check lines CORE VMLINUX OTHER-VMLINUX [TEXT] the command lines of xtask/lines.txt (that contain TEXT) do the same here
                                                           and in makedumpfile";
 
 /// What crash is asked. `kmem -i` counts pages by reading every struct page, `ps` walks the task list, `mod` the modules.
 const CRASH_COMMANDS: &[&str] = &["sys", "bt -a", "ps", "log", "mod", "kmem -i"];
-/// Lines of crash that name the file, and so must differ.
-const CRASH_NAMES: &[&str] = &["DUMPFILE:", "DEBUG KERNEL:", "KERNEL:"];
 
 /// Runs one check.
 ///
@@ -54,6 +58,20 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
         ["lines", core, vmlinux, other, only @ ..] if only.len() <= 1 => {
             let subject = Subject { core: Path::new(core), vmlinux: Path::new(vmlinux), other: Path::new(other) };
             lines::run(&subject, only.first().unwrap_or(&""))?
+        }
+        ["cut", raw, vmlinux, percent @ ..] => {
+            let percent =
+                percent.iter().map(|text| text.parse()).collect::<Result<Vec<f64>, _>>().context("PERCENT")?;
+            let percent = if percent.is_empty() { cut::PERCENT } else { &percent };
+            cut::run(&super::coresift(true)?, Path::new(raw), Path::new(vmlinux), percent)?
+        }
+        ["kill", raw, vmlinux, rest @ ..] => {
+            let points = match rest {
+                [] => kill::POINTS,
+                ["--points", number] => number.parse().context("--points")?,
+                _ => bail!("{USAGE}"),
+            };
+            kill::run(&super::coresift(true)?, Path::new(raw), Path::new(vmlinux), points)?
         }
         _ => bail!("{USAGE}"),
     };
@@ -173,42 +191,20 @@ fn evidence(core: &Path, vmlinux: Option<&Path>, sides: &[(&str, &[(u64, u64)])]
 /// Whether crash prints the same for `raw` and for `dump`.
 ///
 /// # Errors
-/// crash is missing, or cannot open `raw`.
+/// crash is missing, or cannot open one of the two.
 pub fn crash(raw: &Path, dump: &Path, vmlinux: &Path) -> Result<bool> {
-    let program = super::program("crash")?;
-    println!("{} on {} and {}", super::version(&program, "--version"), raw.display(), dump.display());
+    let crash = Crash::for_core(raw, vmlinux)?;
+    println!("{} on {} and {}", crash.name(), raw.display(), dump.display());
+    let ask = |core: &Path| -> Result<Vec<String>> {
+        let answers = crash.ask(core, vmlinux, CRASH_COMMANDS)?;
+        answers.map_err(|why| anyhow!("crash does not open {}: {why}", core.display()))
+    };
+    let (a, b) = (ask(raw)?, ask(dump)?);
     let mut same = true;
-    let sections = [crash_sections(&program, raw, vmlinux)?, crash_sections(&program, dump, vmlinux)?];
-    for (i, command) in CRASH_COMMANDS.iter().enumerate() {
-        same &= compare(command, &sections[0][i], &sections[1][i]);
+    for (command, (a, b)) in CRASH_COMMANDS.iter().zip(a.iter().zip(&b)) {
+        same &= compare(command, a, b);
     }
     Ok(same)
-}
-
-/// What crash prints for each of [`CRASH_COMMANDS`]. A kernel crash cannot read the modules of is opened without them.
-fn crash_sections(program: &Path, dump: &Path, vmlinux: &Path) -> Result<Vec<String>> {
-    const MARK: &str = "-- next command --";
-    let script: String = CRASH_COMMANDS.iter().map(|c| format!("{c}\necho {MARK}\n")).collect();
-    let mut last = String::new();
-    for options in [&["-s"][..], &["-s", "--no_modules"]] {
-        let mut command = Command::new(program);
-        command.args(options).arg(vmlinux).arg(dump);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| shell::line(&command))?;
-        child.stdin.take().context("no pipe to crash")?.write_all(format!("{script}quit\n").as_bytes())?;
-        let out = child.wait_with_output()?;
-        let text = String::from_utf8_lossy(&out.stdout);
-        let sections: Vec<String> = text.split(MARK).map(|s| s.trim().to_owned()).collect();
-        if out.status.success() && sections.len() > CRASH_COMMANDS.len() {
-            return Ok(sections);
-        }
-        last = format!(
-            "{}\n{}",
-            shell::line(&command),
-            shell::tail(&format!("{text}{}", String::from_utf8_lossy(&out.stderr)), 12)
-        );
-    }
-    bail!("crash does not open it: {last}")
 }
 
 /// Whether drgn lists the same tasks, with the same stacks, for `raw` and for `dump`.
@@ -216,16 +212,16 @@ fn crash_sections(program: &Path, dump: &Path, vmlinux: &Path) -> Result<Vec<Str
 /// # Errors
 /// drgn is missing, or cannot read one of the two.
 pub fn drgn(raw: &Path, dump: &Path, vmlinux: &Path) -> Result<bool> {
-    let tasks = |core: &Path| -> Result<String> { shell::capture(super::python("tasks.py")?.arg(core).arg(vmlinux)) };
+    let tasks = |core: &Path| -> Result<String> {
+        drgn_tasks(core, vmlinux)?.map_err(|why| anyhow!("drgn does not read {}: {why}", core.display()))
+    };
     println!("drgn on {} and {}", raw.display(), dump.display());
     Ok(compare("tasks and their stacks", &tasks(raw)?, &tasks(dump)?))
 }
 
-/// Prints how `a` (of the raw core) and `b` (of the dump) differ; true where they do not, lines naming the file aside.
+/// Prints how `a` (of the raw core) and `b` (of the dump) differ; true where they do not.
 fn compare(what: &str, a: &str, b: &str) -> bool {
-    let lines = |text: &str| -> Vec<String> {
-        text.lines().filter(|l| !CRASH_NAMES.iter().any(|n| l.trim_start().starts_with(n))).map(str::to_owned).collect()
-    };
+    let lines = |text: &str| -> Vec<String> { text.lines().map(str::to_owned).collect() };
     let (a, b) = (lines(a), lines(b));
     if a == b && !a.is_empty() {
         println!("  {what:<24} same ({} lines)", a.len());

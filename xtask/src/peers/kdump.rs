@@ -12,6 +12,8 @@ const SUB_HDR_SIZE: usize = 432;
 const BITMAP_BLOCKS: usize = 436;
 /// `dump_level` in the sub header, behind `phys_base`.
 const DUMP_LEVEL: u64 = 8;
+/// Bytes of a page descriptor: the offset of the data, their size and flags, and a field without use.
+const DESCRIPTOR: usize = 24;
 /// DUMP_DH_COMPRESSED_INCOMPLETE in `status`.
 const INCOMPLETE: u32 = 8;
 
@@ -21,6 +23,8 @@ pub struct Kdump {
     pub level: u32,
     /// Whether it says it was cut short.
     pub incomplete: bool,
+    /// File offset of the page descriptors.
+    pub descriptors: u64,
     /// The 1st bitmap: page frames that exist, LSB first.
     pub ram: Vec<u8>,
     /// The 2nd bitmap: page frames with a descriptor.
@@ -55,10 +59,59 @@ impl Kdump {
         Ok(Self {
             level: u32::from_le_bytes(level),
             incomplete: field(STATUS) & INCOMPLETE != 0,
+            descriptors: (1 + u64::from(field(SUB_HDR_SIZE)) + 2 * half) * block,
             ram: bitmap(0)?,
             kept: bitmap(1)?,
         })
     }
+}
+
+/// Writes to `cut` what is left of `dump` when it is cut after `percent` of its page data: that part of the file, descriptors of pages
+/// beyond it empty, and the mark of an incomplete file. Returns how many pages are left, and of how many.
+///
+/// # Errors
+/// As [`Kdump::open`], or `cut` cannot be written.
+pub fn cut(dump: &Path, cut: &Path, percent: f64) -> Result<(u64, u64)> {
+    let mut bytes = std::fs::read(dump).with_context(|| dump.display().to_string())?;
+    let pages = descriptors(&Kdump::open(dump)?, &bytes)?;
+    let count = pages.len() as u64;
+    let first = pages.iter().map(|page| page.1).filter(|at| *at > 0).min().context("the file has no page data")?;
+    let end = pages.iter().map(|page| page.2).max().unwrap_or(first);
+    let length = first + ((end - first) as f64 * percent / 100.0) as u64;
+    let mut left = 0;
+    for (at, offset, behind) in pages {
+        if offset > 0 && behind <= length {
+            left += 1;
+        } else {
+            bytes[at..at + DESCRIPTOR].fill(0);
+        }
+    }
+    let status = u32::from_le_bytes(bytes[STATUS..STATUS + 4].try_into()?) | INCOMPLETE;
+    bytes[STATUS..STATUS + 4].copy_from_slice(&status.to_le_bytes());
+    bytes.truncate(length as usize);
+    std::fs::write(cut, bytes).with_context(|| cut.display().to_string())?;
+    Ok((left, count))
+}
+
+/// Bytes of the page data that descriptors of `dump` point at, each counted as often as it is shared.
+///
+/// # Errors
+/// As [`Kdump::open`], or the file ends within its descriptors.
+pub fn claimed(dump: &Path) -> Result<u64> {
+    let bytes = std::fs::read(dump).with_context(|| dump.display().to_string())?;
+    let pages = descriptors(&Kdump::open(dump)?, &bytes)?;
+    Ok(pages.iter().filter(|page| page.1 > 0).map(|page| page.2 - page.1).sum())
+}
+
+/// For each descriptor of the file `bytes`: where it is, and where the page's data begin and end.
+fn descriptors(described: &Kdump, bytes: &[u8]) -> Result<Vec<(usize, u64, u64)>> {
+    let number = |at: usize| -> Result<u64> {
+        let raw = bytes.get(at..at + 8).context("the file ends within its descriptors")?;
+        Ok(u64::from_le_bytes(raw.try_into()?))
+    };
+    let table = described.descriptors as usize;
+    let places = (table..).step_by(DESCRIPTOR).take(count(&described.kept) as usize);
+    places.map(|at| Ok((at, number(at)?, number(at)? + (number(at + 8)? & u64::from(u32::MAX))))).collect()
 }
 
 /// Number of set bits.

@@ -6,9 +6,12 @@
 //! ```
 
 pub mod check;
+pub mod cut;
 pub mod install;
 pub mod kdump;
+pub mod kill;
 pub mod lines;
+pub mod readers;
 
 use crate::shell;
 use anyhow::{Context, Result, bail};

@@ -1,0 +1,157 @@
+//! `cargo xtask check kill`: our program, killed at any moment or out of room at any byte, and what readers make of the file it leaves.
+
+use super::kdump::{self, Kdump};
+use super::readers::Crash;
+use crate::shell;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Moments at which the program is killed, and half as many sizes at which its file may not grow any more.
+pub const POINTS: u64 = 200;
+/// What crash shows of a file that holds this part of the page data.
+const CRASH_FROM: f64 = 0.1;
+const CRASH_COMMANDS: &[&str] = &["sys", "log", "bt"];
+
+/// Runs `ours` on `raw` again and again, each time ended at another point. True where every file left is one that libkdumpfile and drgn
+/// open, with no page that differs from `raw`, and that crash shows as the whole core when a tenth of the page data is in it.
+///
+/// # Errors
+/// A program is missing, or fails on the whole core.
+pub fn run(ours: &Path, raw: &Path, vmlinux: &Path, points: u64) -> Result<bool> {
+    let crash = Crash::for_core(raw, vmlinux)?;
+    let answers =
+        crash.ask(raw, vmlinux, CRASH_COMMANDS)?.map_err(|why| anyhow::anyhow!("crash on the core: {why}"))?;
+    let folder = tempfile::tempdir_in(shell::target_dir())?;
+    let file = folder.path().join("dump");
+    let (time, size, whole) = whole_run(ours, raw, &file)?;
+    println!(
+        "{}: a dump takes {:.2} s and {size} bytes; {points} kills, {} limits",
+        raw.display(),
+        time.as_secs_f64(),
+        points / 2
+    );
+
+    let judge = Judge { raw, vmlinux, crash, answers, whole };
+    let mut counts = Counts::default();
+    for point in 0..points {
+        let delay = time.mul_f64(fraction(point));
+        kill_after(&mut command(ours, raw, &file), delay)?;
+        judge.look(&file, &format!("killed after {:.1} ms", delay.as_secs_f64() * 1e3), &mut counts)?;
+    }
+    for point in points..points + points / 2 {
+        let limit = (size as f64 * fraction(point)) as u64;
+        under_limit(&command(ours, raw, &file), limit)?;
+        judge.look(&file, &format!("limited to {limit} bytes"), &mut counts)?;
+    }
+    println!(
+        "  {} files without a header yet, {} unfinished, {} finished; crash opened {} of {} that hold a tenth; {} wrong",
+        counts.empty, counts.unfinished, counts.finished, counts.crash_same, counts.crash_due, counts.wrong
+    );
+    Ok(counts.wrong == 0 && counts.crash_same == counts.crash_due)
+}
+
+/// A number from 0 to 1, another for each `point`, the same every time (SplitMix64).
+fn fraction(point: u64) -> f64 {
+    let mut z = point.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ z >> 31) as f64 / u64::MAX as f64
+}
+
+fn command(ours: &Path, raw: &Path, file: &Path) -> Command {
+    let mut command = Command::new(ours);
+    command.args(["dump", "-d", "31", "-f"]).args([raw, file]).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Time and size of a dump nobody interrupts, and the bytes of page data its descriptors point at.
+fn whole_run(ours: &Path, raw: &Path, file: &Path) -> Result<(Duration, u64, u64)> {
+    let mut time = Duration::ZERO;
+    // The first run brings the core into the page cache.
+    for _ in 0..2 {
+        let clock = Instant::now();
+        shell::run(&mut command(ours, raw, file))?;
+        time = clock.elapsed();
+    }
+    Ok((time, std::fs::metadata(file)?.len(), kdump::claimed(file)?))
+}
+
+fn kill_after(command: &mut Command, delay: Duration) -> Result<()> {
+    let mut child = command.spawn().with_context(|| shell::line(command))?;
+    std::thread::sleep(delay);
+    // One that has ended by itself cannot be killed.
+    let _ended = child.kill();
+    child.wait()?;
+    Ok(())
+}
+
+/// Runs `command` where a file may have `limit` bytes at the most, and writing on is an error and no signal.
+fn under_limit(command: &Command, limit: u64) -> Result<()> {
+    let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", limit / 512);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, "sh"]).arg(command.get_program()).args(command.get_args());
+    shell.stdout(Stdio::null()).stderr(Stdio::null()).status().context("sh")?;
+    Ok(())
+}
+
+#[derive(Default)]
+struct Counts {
+    empty: u64,
+    unfinished: u64,
+    finished: u64,
+    crash_due: u64,
+    crash_same: u64,
+    wrong: u64,
+}
+
+struct Judge<'a> {
+    raw: &'a Path,
+    vmlinux: &'a Path,
+    crash: Crash,
+    answers: Vec<String>,
+    /// Bytes of page data of the whole dump.
+    whole: u64,
+}
+
+impl Judge<'_> {
+    /// Looks at `file`, and removes it.
+    fn look(&self, file: &PathBuf, what: &str, counts: &mut Counts) -> Result<()> {
+        let mut wrong = |why: &str| {
+            counts.wrong += 1;
+            println!("  {what}: {why}");
+        };
+        let head = std::fs::read(file).unwrap_or_default();
+        if !head.starts_with(b"KDUMP") {
+            // Opened, and not written to yet.
+            counts.empty += 1;
+            if head.iter().any(|byte| *byte != 0) {
+                wrong("the file has content, but no header");
+            }
+            return Ok(());
+        }
+        let incomplete = Kdump::open(file)?.incomplete;
+        *(if incomplete { &mut counts.unfinished } else { &mut counts.finished }) += 1;
+        let mut pages = super::python("check_pages.py")?;
+        pages.arg(self.raw).arg(file).args(incomplete.then_some("--unfinished"));
+        let out = shell::output(&mut pages)?;
+        if !out.status.success() {
+            wrong(&format!("libkdumpfile:\n{}", shell::tail(&String::from_utf8_lossy(&out.stdout), 30)));
+        }
+        let out = shell::output(super::python("opens.py")?.arg(file))?;
+        if !out.status.success() {
+            wrong(&format!("drgn: {}", shell::tail(&String::from_utf8_lossy(&out.stderr), 2)));
+        }
+        if kdump::claimed(file)? as f64 >= self.whole as f64 * CRASH_FROM {
+            counts.crash_due += 1;
+            match self.crash.ask(file, self.vmlinux, CRASH_COMMANDS)? {
+                Ok(answers) if answers == self.answers => counts.crash_same += 1,
+                Ok(_) => wrong("crash prints something else"),
+                Err(why) => wrong(&format!("crash: {why}")),
+            }
+        }
+        std::fs::remove_file(file)?;
+        Ok(())
+    }
+}
