@@ -1,8 +1,9 @@
 //! Where the pages of an ELF core go, and the program headers that say so.
 //!
 //! Each page is in the file once, whatever number of segments it is in (the kernel image is in two). The pages a debugger needs first
-//! stand first, so that a file that was cut short lacks those it can do without; program headers are split there. A page without data
-//! is in the `p_memsz` of the header before it, beyond its `p_filesz`.
+//! stand first, so that a file that was cut short lacks those it can do without; program headers are split there. Pages without data
+//! have headers of their own, with a `p_filesz` of 0 and the end of the file as `p_offset`: makedumpfile 1.7.9 takes whatever stands
+//! within `p_memsz` of a `p_offset` for the segment's, maps it, and dies of SIGBUS or reads other pages.
 
 use crate::batches::Pass;
 use coresift_format::{ChunkBits, PageSet, PageSetBuilder, PageSize, Pfn, Segment};
@@ -105,21 +106,22 @@ impl Placement<'_> {
         let shift = self.page.shift();
         let within = move |pfn: Pfn| (u128::from(pfn.0) << shift).clamp(start.into(), end.into()) as u64;
         let mut pieces = self.pieces(Pfn(start >> shift), Pfn(self.page.pages_for(end))).peekable();
+        let behind = self.data.len() << shift;
         let mut at = start;
         std::iter::from_fn(move || {
             if at >= end {
                 return None;
             }
             let here = pieces.next_if(|piece| within(piece.0) == at);
-            let data_end = here.map_or(at, |piece| within(piece.1));
-            let next = pieces.peek().map_or(end, |piece| within(piece.0));
-            let offset = here.map_or(0, |piece| self.offset(piece.0) + (at - (piece.0.0 << shift)));
+            let next = here
+                .or(pieces.peek().copied())
+                .map_or(end, |piece| within(if here.is_some() { piece.1 } else { piece.0 }));
             let header = Segment {
-                file_offset: offset,
+                file_offset: here.map_or(behind, |piece| self.offset(piece.0) + (at - (piece.0.0 << shift))),
                 // A header without a virtual address has all ones in it.
                 vaddr: if source.vaddr == u64::MAX { source.vaddr } else { source.vaddr.wrapping_add(at - start) },
                 paddr: at,
-                file_size: data_end - at,
+                file_size: if here.is_some() { next - at } else { 0 },
                 mem_size: next - at,
                 ..source
             };
@@ -161,7 +163,8 @@ mod tests {
             let mut at = start;
             for h in &headers {
                 prop_assert_eq!((h.paddr, h.vaddr, h.flags), (at, 0xffff_8880_0000_0000 + at, 7));
-                prop_assert!(h.mem_size > 0 && h.file_size <= h.mem_size);
+                prop_assert!(h.mem_size > 0 && (h.file_size == h.mem_size || h.file_size == 0));
+                prop_assert!(h.file_size > 0 || h.file_offset == data.len() << 12);
                 for byte in (h.paddr..h.paddr + h.mem_size).step_by(997).chain([h.paddr + h.mem_size - 1]) {
                     let has = byte < h.paddr + h.file_size;
                     prop_assert_eq!(has, data.contains(Pfn(byte >> 12)), "byte {:#x}", byte);

@@ -65,7 +65,7 @@ impl ElfWriter {
             Ok(())
         };
         for header in sources.flat_map(|source| placement.headers(source)) {
-            let file_offset = if header.file_size == 0 { 0 } else { self.layout.data + header.file_offset };
+            let file_offset = self.layout.data + header.file_offset;
             block.extend(self.layout.load(&Segment { file_offset, ..header }));
             if block.len() >= BLOCK {
                 flush(&mut block)?;
