@@ -97,7 +97,7 @@ fn run(
     check(target, options)?;
     // Whatever else fails, the log is there; but a dry run writes nothing.
     let log = options.log.as_deref().filter(|_| !options.dry_run);
-    let log = log.map(|log| log::save(&input, log, target.name(), options.force, observer));
+    let log = log.map(|log| log::save(&input, log, target, options, observer));
     let source = Source::of(input, options, observer)?;
     let align = split::align(target, source.input.memory().page_size())?;
     let mut attempts = options.exclude.iter().peekable();

@@ -2,6 +2,7 @@
 
 use crate::dump::same_file;
 use crate::observer::{Event, Observer};
+use crate::options::{DumpOptions, Target};
 use crate::report::LogRow;
 use coresift_format::Input;
 use coresift_kernel::KernelError;
@@ -62,9 +63,15 @@ pub fn write_log(log: &KernelLog<'_>, since: Since, out: impl Write) -> io::Resu
 
 /// Saves the log of `input` in the file `path`, before anything else is done with the input: `target` is where the dump will be.
 /// A failure is told and stops nothing.
-pub(crate) fn save(input: &Input, path: &Path, target: &Path, force: bool, observer: &dyn Observer) -> LogRow {
+pub(crate) fn save(
+    input: &Input,
+    path: &Path,
+    target: &Target,
+    options: &DumpOptions,
+    observer: &dyn Observer,
+) -> LogRow {
     let mut row = LogRow { path: path.display().to_string(), ..LogRow::default() };
-    match saved(input, path, target, force) {
+    match saved(input, path, target, options) {
         Ok((bytes, problems)) => {
             row.bytes = bytes;
             row.complete = problems.iter().all(|p| !p.wrong.is_loss());
@@ -76,14 +83,20 @@ pub(crate) fn save(input: &Input, path: &Path, target: &Path, force: bool, obser
     row
 }
 
-fn saved(input: &Input, path: &Path, target: &Path, force: bool) -> Result<(u64, Vec<LogProblem>), SaveFailed> {
-    for (other, what) in [(Path::new(input.name()), "the input"), (target, "the target of the dump")] {
+fn saved(
+    input: &Input,
+    path: &Path,
+    target: &Target,
+    options: &DumpOptions,
+) -> Result<(u64, Vec<LogProblem>), SaveFailed> {
+    let targets = target.files().iter().map(|file| (file.as_path(), "the target of the dump"));
+    for (other, what) in targets.chain([(Path::new(input.name()), "the input")]) {
         if same_file(path, other) || place(path).is_some_and(|p| Some(p) == place(other)) {
             return Err(SaveFailed::Taken(what));
         }
     }
-    let log = KernelLog::of(input)?;
-    let file = open_log_file(path, force)?;
+    let log = KernelLog::open(input, options.debug.as_ref())?;
+    let file = open_log_file(path, options.force)?;
     let problems = write_log(&log, Since::Boot, &file)?;
     // What comes next may be a reset.
     file.sync_all()?;

@@ -28,6 +28,7 @@ mod generate;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use adopt::describe;
 pub use adopt::{DebugFile, open_kernel};
 pub use dwarf::DwarfTypes;
 pub use generate::vmcoreinfo;

@@ -23,8 +23,9 @@ mod text;
 pub use problem::{LogProblem, Wrong};
 pub use record::{Caller, Message, Record};
 
+use crate::debuginfo::{self, DebugFile};
 use crate::error::{KernelError, Result};
-use crate::kernel::{FoundInfo, read_utsname};
+use crate::kernel::read_utsname;
 use crate::space::AddressSpace;
 use crate::virt::{VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
@@ -81,27 +82,16 @@ pub struct KernelLog<'a> {
 }
 
 impl<'a> KernelLog<'a> {
-    /// Finds the log of the kernel in `input`, by its VMCOREINFO.
-    ///
-    /// # Errors
-    /// There is no VMCOREINFO, or as [`Self::open`].
-    pub fn of(input: &'a Input) -> Result<Self> {
-        let found = FoundInfo::of(input)?;
-        let mut log = Self::open(input, &found.text)?;
-        log.space.notes.splice(0..0, found.notes);
-        Ok(log)
-    }
-
-    /// Finds the log of the kernel in `input` that the VMCOREINFO `text` describes.
+    /// Finds the log of the kernel in `input`, by its VMCOREINFO and by what `debug` adds to it.
     ///
     /// The first things read are the log's own head and, where the dump has it, the utsname: both must make sense.
     ///
     /// # Errors
-    /// A key is missing, or what it leads to cannot be read or is no log.
-    pub fn open(input: &'a Input, text: &[u8]) -> Result<Self> {
-        let info = VmcoreInfo::parse(text);
+    /// A key is missing, or what it leads to cannot be read or is no log; `debug` is of another kernel.
+    pub fn open(input: &'a Input, debug: Option<&DebugFile>) -> Result<Self> {
+        let (info, found) = debuginfo::describe(input, debug)?;
         let memory = input.memory();
-        let (space, form) = AddressSpace::find(input, &info, |space| {
+        let (mut space, form) = AddressSpace::find(input, &info, |space| {
             let mut pages = Pages::new(memory, space);
             match read_utsname(&mut pages, &info) {
                 // An incomplete dump may have the log and not the utsname, and what is not known cannot contradict.
@@ -111,6 +101,7 @@ impl<'a> KernelLog<'a> {
             }
             Form::open(&info, &mut pages)
         })?;
+        space.notes.splice(0..0, found.notes);
         Ok(Self { memory, info, space, form })
     }
 

@@ -5,6 +5,7 @@ use crate::{cause, output};
 use clap::builder::TypedValueParser;
 use coresift_format::Input;
 use coresift_kernel::KernelError;
+use coresift_kernel::debuginfo::DebugFile;
 use coresift_kernel::printk::{KernelLog, LogProblem, Message, Record, Since};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -28,7 +29,12 @@ pub struct Args {
     /// Print only what was logged since the log was last cleared
     #[arg(long)]
     since_clear: bool,
+    /// The kernel's vmlinux with debug information, for a dump that does not
+    /// describe its log
+    #[arg(long, value_name = "FILE", verbatim_doc_comment)]
+    vmlinux: Option<PathBuf>,
     /// Print a JSON object for each record
+
     #[arg(long)]
     json: bool,
     /// An ELF core or a kdump-compressed file, flattened or not
@@ -103,12 +109,19 @@ pub fn run(args: &Args) -> Exit {
             return Exit::Failed;
         }
     };
-    let log = match KernelLog::of(&input) {
+    let debug = match args.vmlinux.as_deref().map(DebugFile::vmlinux).transpose() {
+        Ok(debug) => debug,
+        Err(error) => {
+            output::complain(&error.to_string());
+            return Exit::Failed;
+        }
+    };
+    let log = match KernelLog::open(&input, debug.as_ref()) {
         Ok(log) => log,
         Err(error) => {
             let texts = [format!("{}: no kernel log can be read", input.name()), error.to_string()];
             output::complain_chain(texts.into_iter(), advice(&input, &error));
-            return Exit::Failed;
+            return if matches!(error, KernelError::OtherKernel(_)) { Exit::OtherKernel } else { Exit::Failed };
         }
     };
     log.notes().iter().for_each(|note| output::complain(note));
@@ -132,9 +145,7 @@ fn advice(input: &Input, error: &KernelError) -> Option<&'static str> {
             Some("this is a part of a split set: the log is in another part")
         }
         KernelError::Read { .. } => Some("`coresift info` tells what the dump holds, and whether it ended early"),
-        KernelError::MissingKey { .. } => {
-            Some("the dump does not describe its log: read it with crash and the kernel's debug information")
-        }
+        KernelError::MissingKey { .. } => Some("give the kernel's debug information with --vmlinux"),
         _ => None,
     }
 }

@@ -1,10 +1,10 @@
 //! `--dump-dmesg` with makedumpfile's messages.
 
-use super::Stop;
 use super::create::{may_read, may_write};
 use super::line::CommandLine;
 use super::messages::{Class, Messages};
 use super::options::Opt;
+use super::{Stop, debuginfo};
 use crate::cause;
 use coresift_engine::{open_log_file, write_log};
 use coresift_format::Input;
@@ -36,7 +36,8 @@ pub fn save(line: &CommandLine, messages: &Messages) -> Result<(), Stop> {
             return Err(Stop::Failed);
         }
     };
-    let log = KernelLog::of(&input).map_err(|error| not_found(&input, &error, messages))?;
+    let debug = debuginfo::open(line, messages);
+    let log = KernelLog::open(&input, debug.as_ref()).map_err(|error| not_found(&input, &error, messages))?;
     log.notes().iter().for_each(|note| messages.note(note));
     let since = if line.has(Opt::PartialDmesg) { Since::Clear } else { Since::Boot };
     let limit = limit(line);
@@ -86,6 +87,7 @@ fn not_found(input: &Input, error: &KernelError, messages: &Messages) -> Stop {
         }
         // A line that people look for; the next names the key.
         KernelError::MissingKey { .. } => messages.line(Class::Error, "Can't find some symbols for log_buf."),
+        KernelError::OtherKernel(mismatch) => return debuginfo::other_kernel(mismatch, messages),
         _ => {}
     }
     messages.line(Class::Error, &format!("{}: no kernel log can be read: {error}", input.name()));

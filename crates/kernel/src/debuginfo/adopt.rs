@@ -121,16 +121,31 @@ impl DebugFile {
 /// # Errors
 /// Neither leads to the kernel, or `debug` is of another kernel.
 pub fn open_kernel(input: &Input, debug: Option<&DebugFile>) -> Result<(Kernel, FoundInfo)> {
+    let (info, found) = describe(input, debug)?;
+    let mut kernel = Kernel::open_info(input, info)?;
+    if let Some(debug) = debug {
+        debug.check(input.name(), build_id_in_memory(&kernel, input, debug).as_deref(), Some(&kernel.release))?;
+        if let DebugFile::Vmlinux(vmlinux) = debug {
+            kernel.use_vmlinux(Arc::clone(vmlinux), input.memory());
+        }
+    }
+    Ok((kernel, found))
+}
+
+/// What is known of the kernel in `input` in VMCOREINFO's words: by the dump's own, which is given too, and by what `debug` adds.
+///
+/// # Errors
+/// As [`open_kernel`], as far as the dump's own VMCOREINFO tells.
+pub(crate) fn describe(input: &Input, debug: Option<&DebugFile>) -> Result<(VmcoreInfo, FoundInfo)> {
     let found = FoundInfo::of(input);
     let Some(debug) = debug else {
-        let found = found?;
-        return Ok((Kernel::open(input, &found.text)?, found));
+        return found.map(|found| (VmcoreInfo::parse(&found.text), found));
     };
-    let (info, found) = match found {
+    match found {
         Ok(found) => {
             let note = VmcoreInfo::parse(&found.text);
             debug.check(input.name(), note.text("BUILD-ID"), note.text("OSRELEASE"))?;
-            (together(debug, note)?, found)
+            Ok((together(debug, note)?, found))
         }
         Err(error @ KernelError::NoVmcoreInfo { .. }) => {
             let info = debug.info()?;
@@ -147,16 +162,10 @@ pub fn open_kernel(input: &Input, debug: Option<&DebugFile>) -> Result<(Kernel, 
                 place.shift
             )];
             let found = FoundInfo { text: text.into_bytes(), address: None, notes };
-            (VmcoreInfo::parse(&found.text), found)
+            Ok((VmcoreInfo::parse(&found.text), found))
         }
-        Err(error) => return Err(error),
-    };
-    let mut kernel = Kernel::open_info(input, info)?;
-    debug.check(input.name(), build_id_in_memory(&kernel, input, debug).as_deref(), Some(&kernel.release))?;
-    if let DebugFile::Vmlinux(vmlinux) = debug {
-        kernel.use_vmlinux(Arc::clone(vmlinux), input.memory());
+        Err(error) => Err(error),
     }
-    Ok((kernel, found))
 }
 
 /// The link address of the kernel's text.

@@ -50,7 +50,7 @@ impl Read {
 
 fn read_file(file: Vec<u8>, since: Since) -> Result<Read, KernelError> {
     let input = Input::from_bytes(Arc::new(file)).unwrap();
-    let log = KernelLog::of(&input)?;
+    let log = KernelLog::open(&input, None)?;
     let (mut text, mut records) = (Vec::new(), Vec::new());
     let problems = log.read(since, &mut |record| {
         record.line(&mut text);
