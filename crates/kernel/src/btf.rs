@@ -14,9 +14,12 @@ use crate::error::{KernelError, Result};
 use crate::virt::{ReadAhead, VirtAddr, VirtualMemory};
 use names::Names;
 
+pub use whole::BtfTypes;
+
 mod names;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 const MAGIC: u16 = 0xeb9f;
 /// Distribution kernels have 3 to 5 MiB.

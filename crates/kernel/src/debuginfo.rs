@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 mod adopt;
+mod answers;
 mod dwarf;
 mod generate;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod tests;
 
 pub(crate) use adopt::describe;
 pub use adopt::{DebugFile, open_kernel};
+pub use answers::{Answers, FoundSymbol, FoundType};
 pub use dwarf::DwarfTypes;
 pub use generate::vmcoreinfo;
 

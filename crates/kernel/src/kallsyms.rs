@@ -162,6 +162,27 @@ impl Kallsyms {
         self.symbols(mem, found)
     }
 
+    /// All symbols called `name`, in the order of their addresses: their types and addresses.
+    ///
+    /// # Errors
+    /// As [`Self::lookup`].
+    pub fn all(&self, mem: &mut dyn VirtualMemory, name: &str) -> Result<Vec<Symbol>> {
+        let mut found = Vec::new();
+        let mut names = self.pass(mem);
+        let mut text = Vec::new();
+        for index in 0..self.count {
+            self.tokens.expand(names.next()?, &mut text);
+            if let Some((kind, have)) = text.split_first()
+                && have == name.as_bytes()
+            {
+                found.push((index, *kind));
+            }
+        }
+        let copies = found.len() as u32;
+        let symbol = |(index, kind)| Ok(Symbol { address: self.address(mem, self.coding, index)?, kind, copies });
+        found.into_iter().map(symbol).collect()
+    }
+
     fn symbols<'n>(
         &self,
         mem: &mut dyn VirtualMemory,
@@ -182,6 +203,14 @@ impl Kallsyms {
     /// # Errors
     /// As [`Self::lookup`].
     pub fn symbol_at(&self, mem: &mut dyn VirtualMemory, addr: VirtAddr) -> Result<Option<(String, u64)>> {
+        Ok(self.nearest(mem, addr)?.map(|(name, _, offset)| (name, offset)))
+    }
+
+    /// As [`Self::symbol_at`], with the symbol's type in the middle.
+    ///
+    /// # Errors
+    /// As [`Self::lookup`].
+    pub fn nearest(&self, mem: &mut dyn VirtualMemory, addr: VirtAddr) -> Result<Option<(String, u8, u64)>> {
         // The number of symbols up to `addr`, then the first of those that share the address of the last.
         let upto = self.partition(mem, |at| at <= addr)?;
         let Some(last) = upto.checked_sub(1).filter(|_| upto < self.count) else { return Ok(None) };
@@ -193,8 +222,8 @@ impl Kallsyms {
         }
         let mut text = Vec::new();
         self.tokens.expand(names.next()?, &mut text);
-        let name = String::from_utf8_lossy(text.get(1..).unwrap_or_default()).into_owned();
-        Ok(Some((name, addr.0.wrapping_sub(start.0))))
+        let (kind, name) = text.split_first().unwrap_or((&b'?', &[]));
+        Ok(Some((String::from_utf8_lossy(name).into_owned(), *kind, addr.0.wrapping_sub(start.0))))
     }
 
     /// Number of symbols, which are in the order of addresses, for which `before` holds.

@@ -18,6 +18,7 @@ pub mod inspect;
 mod kallsyms;
 mod kernel;
 mod memmap;
+pub mod modules;
 pub mod nodes;
 mod page;
 mod paging;
@@ -33,7 +34,7 @@ mod version;
 mod virt;
 mod vmcoreinfo;
 
-pub use btf::Btf;
+pub use btf::{Btf, BtfTypes};
 pub use class::{ClassSet, DumpLevel, PageClass, UnknownClass};
 pub use counters::Counters;
 pub use error::{KernelError, Mismatch, Result};

@@ -1,5 +1,6 @@
 //! `coresift info`.
 
+use super::ask::{self, Questions};
 use crate::exit::{self, Exit};
 use crate::{cause, output, text};
 use coresift_format::codec::Codec;
@@ -21,6 +22,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    questions: Questions,
     /// An ELF core or a kdump-compressed file, flattened or not
     dump: PathBuf,
 }
@@ -31,6 +34,8 @@ fn help() -> String {
 Examples:
   coresift info /var/crash/vmcore
   coresift info --json vmcore | jq .complete
+  coresift info --symbol schedule --symbol ffffffff81000123 vmcore
+  coresift info --struct page --struct task_struct.pid vmcore
 
 {}",
         exit::HELP
@@ -38,6 +43,9 @@ Examples:
 }
 
 pub fn run(args: &Args) -> Exit {
+    if args.questions.any() {
+        return ask::run(&args.questions, &args.dump, args.json);
+    }
     match Info::read(&args.dump) {
         Ok(info) if args.json => output::print_json(&info, Exit::Ok),
         Ok(info) => output::print(&info.text(), Exit::Ok),

@@ -1,5 +1,6 @@
 //! The native commands, each defined once: the parser, the help text and the snapshots of it come from here.
 
+mod ask;
 mod dump;
 mod explain;
 mod info;
