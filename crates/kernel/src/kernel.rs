@@ -168,8 +168,8 @@ impl Kernel {
     /// Looks for symbols and types in `vmlinux` where `memory` does not have its own.
     pub(crate) fn use_vmlinux(&mut self, vmlinux: Arc<Vmlinux>, memory: &dyn PhysicalMemory) {
         self.vmlinux = Some(vmlinux);
-        if self.symbols.is_err() {
-            self.symbols = self.lookup(memory, symbols::ALWAYS);
+        if self.symbols.as_ref().map_or(true, Symbols::lacks_types) {
+            self.symbols = self.lookup(memory, &symbols::wanted_at_once());
         }
     }
 

@@ -38,7 +38,12 @@ impl Wanted {
 }
 
 /// What every dump needs, found in one pass when its kernel is opened.
-pub(crate) const ALWAYS: &[&Wanted] = &[&protected::WANTED, &counters::WANTED];
+const ALWAYS: &[&Wanted] = &[&protected::WANTED, &counters::WANTED];
+
+/// What is looked up when a kernel is opened: that, and what a debugger looks for.
+pub(crate) fn wanted_at_once() -> Vec<&'static Wanted> {
+    ALWAYS.iter().chain(debugger::WANTED).copied().collect()
+}
 
 /// The symbols between which BTF stands.
 const BTF: [&str; 2] = ["__start_BTF", "__stop_BTF"];
@@ -124,8 +129,7 @@ impl Types {
 impl Symbols {
     /// What every dump needs.
     pub(crate) fn open(info: &VmcoreInfo, memory: &mut dyn VirtualMemory) -> Result<Self> {
-        let wanted: Vec<&Wanted> = ALWAYS.iter().chain(debugger::WANTED).copied().collect();
-        Self::find(info, memory, &wanted)
+        Self::find(info, memory, &wanted_at_once())
     }
 
     /// Looks up all that is `wanted` in the kallsyms and the BTF of the dump: one pass over each, so ask for everything at once. A name

@@ -18,6 +18,10 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = help(), verbatim_doc_comment)]
 pub struct Args {
+    /// The kernel's vmlinux with debug information, for symbols and types that the
+    /// dump does not tell or has lost; exit code 2 when it is that of another kernel
+    #[arg(long, value_name = "FILE", verbatim_doc_comment)]
+    vmlinux: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -44,7 +48,11 @@ Examples:
 }
 
 pub fn run(args: &Args) -> Exit {
-    match coresift_engine::explain(&args.dump, &args.pages) {
+    let debug = match verify::debug_file(args.vmlinux.as_deref()) {
+        Ok(debug) => debug,
+        Err(exit) => return exit,
+    };
+    match coresift_engine::explain(&args.dump, &args.pages, debug.as_ref()) {
         Ok(found) => {
             let exit = if found.failed.is_empty() { Exit::Ok } else { Exit::Failed };
             if args.json { output::print_json(&found, exit) } else { output::print(&report(&found), exit) }

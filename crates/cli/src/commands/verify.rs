@@ -5,6 +5,8 @@ use crate::text::{self, count};
 use crate::{cause, output, progress};
 use coresift_engine::{DebuggerView, EngineError, PageProblem, Verdict, Verification, VerifyOptions};
 use coresift_format::FormatError;
+use coresift_kernel::KernelError;
+use coresift_kernel::debuginfo::DebugFile;
 use std::fmt::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -26,6 +28,10 @@ pub struct Args {
     /// Look at what describes the pages only, do not read them
     #[arg(long)]
     quick: bool,
+    /// The kernel's vmlinux with debug information, for symbols and types that the
+    /// dump does not tell or has lost; exit code 2 when it is that of another kernel
+    #[arg(long, value_name = "FILE", verbatim_doc_comment)]
+    vmlinux: Option<PathBuf>,
     /// Threads [default: one for each usable cpu]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -49,7 +55,11 @@ Examples:
 }
 
 pub fn run(args: &Args) -> Exit {
-    let options = VerifyOptions { read_pages: !args.quick, threads: args.threads };
+    let debug = match debug_file(args.vmlinux.as_deref()) {
+        Ok(debug) => debug,
+        Err(exit) => return exit,
+    };
+    let options = VerifyOptions { read_pages: !args.quick, threads: args.threads, debug };
     let progress = progress::new();
     let result = coresift_engine::verify(&args.dump, &options, &*progress);
     progress.finish();
@@ -57,10 +67,18 @@ pub fn run(args: &Args) -> Exit {
         Ok(found) if args.json => output::print_json(&found, exit_of(found.verdict)),
         Ok(found) => output::print(&report(&found), exit_of(found.verdict)),
         Err(error) => {
-            output::complain_chain(cause::chain(&error), cause::advice(&error));
+            output::complain_chain(cause::chain(&error), None);
             unopened(&error, &args.dump)
         }
     }
+}
+
+/// The debug information a user gave; where it cannot be read that was told, and how the command ends.
+pub fn debug_file(vmlinux: Option<&Path>) -> Result<Option<DebugFile>, Exit> {
+    vmlinux.map(DebugFile::vmlinux).transpose().map_err(|error| {
+        output::complain_chain(cause::chain(&error), None);
+        Exit::Failed
+    })
 }
 
 const fn exit_of(verdict: Verdict) -> Exit {
@@ -81,6 +99,7 @@ pub fn unopened(error: &EngineError, dump: &Path) -> Exit {
         EngineError::Input(
             FormatError::CutShort { .. } | FormatError::BadField { .. } | FormatError::Unknown { .. },
         ) => Exit::Damaged,
+        EngineError::Kernel { error: KernelError::OtherKernel(_), .. } => Exit::OtherKernel,
         _ => Exit::Failed,
     }
 }

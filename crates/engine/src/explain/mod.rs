@@ -14,9 +14,10 @@ use crate::verify::Fault;
 use coresift_format::codec::Codec;
 use coresift_format::kdump::Loss;
 use coresift_format::{Input, Pfn, PhysAddr, ReadError};
+use coresift_kernel::debuginfo::{DebugFile, open_kernel};
 use coresift_kernel::inspect::{self, Inspection, Inspector};
 use coresift_kernel::protected::{self, Protected};
-use coresift_kernel::{ClassSet, DumpLevel, FoundInfo, Kallsyms, Kernel, KernelError, PageClass, VirtAddr};
+use coresift_kernel::{ClassSet, DumpLevel, Kallsyms, Kernel, KernelError, PageClass, VirtAddr};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
@@ -144,12 +145,15 @@ pub struct Failed {
 /// Explains the pages `subjects` of the dump `path`.
 ///
 /// # Errors
-/// The dump cannot be opened.
-pub fn explain(path: &Path, subjects: &[Subject]) -> Result<Explanations, EngineError> {
+/// The dump cannot be opened, or `debug` is of another kernel.
+pub fn explain(path: &Path, subjects: &[Subject], debug: Option<&DebugFile>) -> Result<Explanations, EngineError> {
     let input = crate::verify::salvage(path)?;
     let mut notes: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
-    let kernel = match FoundInfo::of(&input).and_then(|found| Kernel::open(&input, &found.text)) {
-        Ok(kernel) => Some(kernel),
+    let kernel = match open_kernel(&input, debug) {
+        Ok((kernel, _)) => Some(kernel),
+        Err(error @ KernelError::OtherKernel(_)) => {
+            return Err(EngineError::Kernel { file: input.name().to_owned(), error });
+        }
         Err(error) => {
             notes.push(format!("what a page is cannot be told, for the kernel in the dump is not understood: {error}"));
             None

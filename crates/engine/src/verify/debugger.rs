@@ -1,10 +1,12 @@
 //! Opens the dump as a debugger would, and says what it would miss first.
 
 use super::structure::Verdict;
+use crate::error::EngineError;
 use crate::explain::Explainer;
 use coresift_format::{Input, Pfn, ReadError};
 use coresift_kernel::debugger::{Need, Outcome, Reading, Step, walk};
-use coresift_kernel::{FoundInfo, Kernel, KernelError};
+use coresift_kernel::debuginfo::{DebugFile, open_kernel};
+use coresift_kernel::{Kernel, KernelError};
 use serde::Serialize;
 
 /// What a debugger finds in the dump.
@@ -41,25 +43,41 @@ pub struct DebuggerStep {
     pub rule: Option<String>,
 }
 
+/// The kernel of the dump, or why it is not understood.
+///
+/// # Errors
+/// `debug` is of another kernel.
+pub(super) fn kernel(input: &Input, debug: Option<&DebugFile>) -> Result<Result<Kernel, KernelError>, EngineError> {
+    match open_kernel(input, debug) {
+        Err(error @ KernelError::OtherKernel(_)) => Err(EngineError::Kernel { file: input.name().to_owned(), error }),
+        opened => Ok(opened.map(|(kernel, _)| kernel)),
+    }
+}
+
 /// Walks the dump.
-pub(super) fn view(input: &Input) -> DebuggerView {
-    let kernel = match FoundInfo::of(input).and_then(|found| Kernel::open(input, &found.text)) {
+pub(super) fn view(input: &Input, kernel: Result<Kernel, KernelError>) -> DebuggerView {
+    let kernel = match kernel {
         Ok(kernel) => kernel,
         Err(error) => {
             return DebuggerView { release: None, problem: Some(error.to_string()), steps: Vec::new() };
         }
     };
     let steps = walk(&kernel, input.memory(), Reading::Contents);
-    // What could not be found for explanations is told elsewhere, or of no interest to the first missing page.
-    let mut explainer = Explainer::new(input, Some(&kernel), &mut Vec::new());
+    // Only where something is missing: names of page flags out of a vmlinux take a second. What could not be found for explanations is
+    // of no interest to the first missing page.
+    let mut explainer = None;
+    let mut rule = |pfn| {
+        let explainer = explainer.get_or_insert_with(|| Explainer::new(input, Some(&kernel), &mut Vec::new()));
+        explainer.rule(pfn).ok()
+    };
     DebuggerView {
         release: Some(kernel.release.clone()),
         problem: None,
-        steps: steps.iter().map(|step| row(step, &mut explainer)).collect(),
+        steps: steps.iter().map(|step| row(step, &mut rule)).collect(),
     }
 }
 
-fn row(step: &Step, explainer: &mut Explainer<'_>) -> DebuggerStep {
+fn row(step: &Step, rule: &mut dyn FnMut(Pfn) -> Option<String>) -> DebuggerStep {
     let mut row = DebuggerStep {
         name: step.name,
         need: match step.need {
@@ -85,10 +103,7 @@ fn row(step: &Step, explainer: &mut Explainer<'_>) -> DebuggerStep {
                 row.verdict = Verdict::Incomplete;
                 row.first = Some(format!("{purpose} at {addr}"));
                 row.pfn = page_of(source).map(|pfn| pfn.0);
-                row.rule = Some(match page_of(source).map(|pfn| explainer.rule(pfn)) {
-                    Some(Ok(rule)) => rule,
-                    _ => source.to_string(),
-                });
+                row.rule = Some(page_of(source).and_then(rule).unwrap_or_else(|| source.to_string()));
             }
         }
     }

@@ -18,6 +18,7 @@ pub use structure::{Check, Verdict};
 use crate::error::EngineError;
 use crate::observer::Observer;
 use coresift_format::{Container, FileBytes, Input};
+use coresift_kernel::debuginfo::DebugFile;
 use serde::Serialize;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -25,12 +26,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// How thoroughly to look.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
     /// Read and decompress every page; otherwise only what describes them is looked at.
     pub read_pages: bool,
     /// Threads; `None`: one for each usable cpu.
     pub threads: Option<NonZeroUsize>,
+    /// Debug information of the kernel, for symbols and types that the dump does not tell or has lost.
+    pub debug: Option<DebugFile>,
 }
 
 /// What was found. Any field may be absent in a later version.
@@ -92,13 +95,15 @@ pub(crate) fn container(input: &Input) -> String {
 /// Looks at the dump `path`.
 ///
 /// # Errors
-/// The file cannot be read, or its headers are not there or cannot be true.
+/// The file cannot be read, its headers are not there or cannot be true, or the debug information is of another kernel.
 pub fn verify(path: &Path, options: &VerifyOptions, observer: &dyn Observer) -> Result<Verification, EngineError> {
     let started = Instant::now();
     let input = salvage(path)?;
+    // Before the pages, which may take long: the debug information may be that of another kernel.
+    let kernel = debugger::kernel(&input, options.debug.as_ref())?;
     let found = check_pages(&input, options.read_pages, options.threads, observer);
     let checks = structure::check(&input, &found.counts)?;
-    let debugger = debugger::view(&input);
+    let debugger = debugger::view(&input, kernel);
     let verdicts = checks.iter().map(|check| check.verdict).chain(debugger.steps.iter().map(|step| step.verdict));
     let verdict = verdicts.max().unwrap_or(Verdict::Good);
     Ok(Verification {

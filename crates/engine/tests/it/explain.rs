@@ -11,7 +11,7 @@ fn explained(file: &[u8], subjects: &[Subject]) -> Explanations {
     let place = place();
     let path = place.path().join("dump");
     std::fs::write(&path, file).unwrap();
-    explain(&path, subjects).unwrap()
+    explain(&path, subjects, None).unwrap()
 }
 
 fn page(file: &[u8], pfn: u64) -> Explanation {

@@ -50,7 +50,7 @@ impl Bench {
     fn verify(&self, file: &[u8], read_pages: bool) -> Verification {
         let path = self.0.path().join("verified");
         std::fs::write(&path, file).unwrap();
-        verify(&path, &VerifyOptions { read_pages, threads: NonZeroUsize::new(2) }, &Silent).unwrap()
+        verify(&path, &VerifyOptions { read_pages, threads: NonZeroUsize::new(2), debug: None }, &Silent).unwrap()
     }
 }
 
@@ -202,7 +202,7 @@ fn the_outcome_is_the_same_for_any_number_of_threads() {
     let path = bench.0.path().join("lossy");
     std::fs::write(&path, made.bytes()).unwrap();
     let run = |threads| {
-        let options = VerifyOptions { read_pages: true, threads: NonZeroUsize::new(threads) };
+        let options = VerifyOptions { read_pages: true, threads: NonZeroUsize::new(threads), debug: None };
         format!("{:?}", verify(&path, &options, &Silent).unwrap().problems)
     };
     assert!((2..6).all(|threads| run(threads) == run(1)));
