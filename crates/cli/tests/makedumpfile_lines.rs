@@ -91,7 +91,7 @@ const LINES: &[(&str, Want, As)] = &[
     ("--check-params --dump-dmesg vmcore log", Silent, Theirs),
     ("--check-params --dump-dmesg --partial-dmesg vmcore log", Silent, Theirs),
     ("--check-params --dump-dmesg -F vmcore", Silent, Theirs),
-    ("--check-params --mem-usage /proc/kcore", Note("--mem-usage: "), Theirs),
+    ("--check-params --mem-usage /proc/kcore", Silent, Theirs),
     ("--check-params -R dumpfile", Silent, Theirs),
     ("--check-params -d 0 -R dumpfile", Silent, Theirs),
     ("--check-params -g out -x vmlinux", Silent, Theirs),

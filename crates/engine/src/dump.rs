@@ -33,6 +33,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 mod elf;
+mod usage;
+
+pub use usage::usage;
 
 /// Makes a dump of `input` at `target`.
 ///

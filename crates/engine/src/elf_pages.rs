@@ -62,36 +62,8 @@ impl Asked<'_> {
     /// Decides. Every page that may be zero is read for it.
     #[must_use]
     pub fn decide(&self, observer: &dyn Observer) -> ElfPages {
-        let mut pages = ElfPages::default();
-        let mut without_zeros = PageSet::default();
-        if self.without_zeros {
-            let told = Mutex::new((0, Vec::new(), 0));
-            without_zeros = self.by_chunk(self.keep, || {
-                let (mut view, mut scratch) = (self.memory.view(), ChunkBits::default());
-                let told = &told;
-                move |chunk: u64, bits: &mut ChunkBits| {
-                    self.keep.copy_chunk(chunk, &mut scratch);
-                    if self.stop.scanning().is_some() {
-                        bits.unite(&scratch);
-                        return;
-                    }
-                    let mut lost = Vec::new();
-                    test(&mut *view, self.memory.page_size(), chunk, &scratch, bits, &mut lost);
-                    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-                    told.0 += scratch.count();
-                    told.2 += lost.len() as u64;
-                    told.1.extend(lost);
-                    told.1.sort_by_key(|(pfn, _): &(Pfn, String)| pfn.0);
-                    told.1.truncate(MAX_LOST);
-                    // Under the lock, so that what a receiver is told only grows.
-                    observer.progress(Stage::FindPages, told.0, self.keep.len());
-                }
-            });
-            let (read, lost, lost_count) = told.into_inner().unwrap_or_else(PoisonError::into_inner);
-            pages.zero = self.keep.len() - without_zeros.len() - lost_count;
-            pages.bytes = read * self.memory.page_size().bytes() as u64;
-            (pages.lost, pages.lost_count) = (lost, lost_count);
-        }
+        let mut pages = if self.without_zeros { self.less_zeros(observer) } else { ElfPages::default() };
+        let without_zeros = std::mem::take(&mut pages.data);
         let kept = if self.without_zeros { &without_zeros } else { self.keep };
         let spans = self.spans();
         let stored = self.memory.stored();
@@ -102,6 +74,42 @@ impl Asked<'_> {
         });
         pages.gaps = pages.data.len() - kept.len();
         pages
+    }
+
+    /// The pages to keep that are not filled with zeros, as far as they can be read.
+    #[must_use]
+    pub fn less_zeros(&self, observer: &dyn Observer) -> ElfPages {
+        let told = Mutex::new((0, Vec::new(), 0));
+        let data = self.by_chunk(self.keep, || {
+            let (mut view, mut scratch) = (self.memory.view(), ChunkBits::default());
+            let told = &told;
+            move |chunk: u64, bits: &mut ChunkBits| {
+                self.keep.copy_chunk(chunk, &mut scratch);
+                if self.stop.scanning().is_some() {
+                    bits.unite(&scratch);
+                    return;
+                }
+                let mut lost = Vec::new();
+                test(&mut *view, self.memory.page_size(), chunk, &scratch, bits, &mut lost);
+                let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+                told.0 += scratch.count();
+                told.2 += lost.len() as u64;
+                told.1.extend(lost);
+                told.1.sort_by_key(|(pfn, _): &(Pfn, String)| pfn.0);
+                told.1.truncate(MAX_LOST);
+                // Under the lock, so that what a receiver is told only grows.
+                observer.progress(Stage::FindPages, told.0, self.keep.len());
+            }
+        });
+        let (read, lost, lost_count) = told.into_inner().unwrap_or_else(PoisonError::into_inner);
+        ElfPages {
+            zero: self.keep.len() - data.len() - lost_count,
+            gaps: 0,
+            bytes: read * self.memory.page_size().bytes() as u64,
+            data,
+            lost,
+            lost_count,
+        }
     }
 
     /// The page frames of each segment.

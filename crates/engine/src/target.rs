@@ -149,6 +149,12 @@ impl Output {
         Ok(Self::new(kind))
     }
 
+    /// A target that only counts bytes.
+    #[must_use]
+    pub const fn nothing() -> Self {
+        Self::new(Kind::Nothing)
+    }
+
     const fn new(kind: Kind) -> Self {
         Self { kind, limit: None, room: None, written: AtomicU64::new(0), len: AtomicU64::new(0) }
     }

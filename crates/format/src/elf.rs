@@ -59,6 +59,8 @@ pub struct ElfHeaders {
 
 /// A table of a million bad PT_NOTEs is worth no more messages than this.
 const MAX_PROBLEMS: usize = 16;
+/// How often the headers of a live machine are read before what they say is taken as it is.
+const MAX_REREADS: usize = 8;
 /// Section names are looked for in this much of their table.
 const NAMES_READ: u64 = 64 << 10;
 
@@ -68,6 +70,33 @@ impl ElfHeaders {
     /// # Errors
     /// A field that no core has, or headers beyond the end of the file.
     pub fn read(bytes: &dyn Bytes) -> Result<Self> {
+        if !bytes.is_memory() {
+            return Self::read_once(bytes);
+        }
+        // /proc/kcore makes its headers anew for each read; memory that is added or taken away meanwhile moves the file offsets of all.
+        // (The notes differ each time: the task that reads is in them.)
+        let mut before = Self::read_once(bytes);
+        for _ in 0..MAX_REREADS {
+            let again = Self::read_once(bytes);
+            match (&before, &again) {
+                (Ok(one), Ok(other)) if one.segments == other.segments => return before,
+                (Err(one), Err(other)) if one.to_string() == other.to_string() => return before,
+                _ => before = again,
+            }
+        }
+        let mut headers = before?;
+        headers.problems.push(FormatError::BadField {
+            file: bytes.name().to_owned(),
+            field: "program headers",
+            offset: 0,
+            value: format!("other ones each of {MAX_REREADS} times they were read"),
+            rule: "they stay what they are while they are read".to_owned(),
+            next: "memory is being added or taken away: try again when that is over",
+        });
+        Ok(headers)
+    }
+
+    fn read_once(bytes: &dyn Bytes) -> Result<Self> {
         let ident = read_exact(bytes, "ELF identification", 0, 16)?;
         let bad = |field, at: u64, value: u64, rule: &str| FormatError::BadField {
             file: bytes.name().to_owned(),

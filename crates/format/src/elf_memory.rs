@@ -43,6 +43,8 @@ pub struct ElfCore {
     data: Vec<Extent>,
     /// Addresses whose data nobody wrote.
     unwritten: Vec<(u64, u64)>,
+    /// Addresses that are not taken for memory of the machine.
+    aside: Vec<(u64, u64)>,
     ram: PageSet,
     stored: PageSet,
     beyond_end: PageSet,
@@ -62,7 +64,8 @@ impl ElfCore {
         });
         let (data, unwritten) = written(&*bytes, resolve(claims.collect()));
         let none = PageSet::default;
-        let mut core = Self { bytes, headers, page, data, unwritten, ram: none(), stored: none(), beyond_end: none() };
+        let (ram, stored, beyond_end) = (none(), none(), none());
+        let mut core = Self { bytes, headers, page, data, unwritten, aside: Vec::new(), ram, stored, beyond_end };
         core.set_page_size(page);
         core.headers.problems.extend(core.cut_short());
         core.headers.problems.extend(core.never_written());
@@ -97,6 +100,13 @@ impl ElfCore {
         Some(FormatError::CutShort { file, what: "segment data (p_offset, p_filesz of PT_LOAD)", offset, end, len })
     }
 
+    /// Leaves the physical addresses `ranges` (start and end) out of the memory: in the segments of a running kernel is also what it set
+    /// aside for a crash kernel.
+    pub fn set_aside(&mut self, ranges: Vec<(u64, u64)>) {
+        self.aside = ranges;
+        self.set_page_size(self.page);
+    }
+
     /// Sets the page size once VMCOREINFO has told it, and finds the pages anew.
     pub fn set_page_size(&mut self, page: PageSize) {
         let size = page.bytes() as u64;
@@ -121,6 +131,12 @@ impl ElfCore {
             (first.plus(shared(first)), Pfn(last.0 - shared(Pfn(last.0 - 1))))
         });
         self.beyond_end = PageSet::from_ranges(cut.chain(unwritten));
+        if !self.aside.is_empty() {
+            let aside = PageSet::from_ranges(self.aside.iter().map(|(start, end)| pages(*start, *end)));
+            for set in [&mut self.ram, &mut self.stored, &mut self.beyond_end] {
+                *set = set.without(&aside);
+            }
+        }
     }
 
     /// What the headers say.

@@ -259,6 +259,13 @@ impl Input {
         }
     }
 
+    /// Leaves physical addresses (start and end) out of the memory of an ELF core: [`ElfCore::set_aside`].
+    pub fn set_aside(&mut self, ranges: Vec<(u64, u64)>) {
+        if let Source::Elf(core) = &mut self.source {
+            core.set_aside(ranges);
+        }
+    }
+
     /// Sets the page size of an ELF core, which the file itself does not tell (VMCOREINFO does: PAGESIZE).
     ///
     /// # Errors

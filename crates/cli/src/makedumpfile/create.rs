@@ -80,7 +80,7 @@ fn saved(target: &Target) -> String {
 
 pub const INCOMPLETE: &str = "This is an incomplete dumpfile, but might analyzable.";
 
-fn options(line: &CommandLine) -> DumpOptions {
+pub(super) fn options(line: &CommandLine) -> DumpOptions {
     let levels = if line.levels.is_empty() { vec![line.first_level()] } else { line.levels.clone() };
     DumpOptions {
         exclude: levels.into_iter().map(|level| Exclusion::new(level, ClassSet::NONE, ClassSet::NONE)).collect(),
@@ -140,7 +140,7 @@ pub fn no_space(path: &Path, limit: Option<u64>) -> String {
     format!("\nCan't write the dump file({}). {why}\n", path.display())
 }
 
-fn failed(error: &EngineError, input: &Path, messages: &Messages) {
+pub(super) fn failed(error: &EngineError, input: &Path, messages: &Messages) {
     if let EngineError::Kernel { error: KernelError::NoVmcoreInfo { .. }, .. } = error {
         // A line that scripts know; makedumpfile's next one asks for -x or -i, ours says what to do.
         messages.line(Class::Common, &format!("{} doesn't contain vmcoreinfo.", input.display()));

@@ -11,6 +11,7 @@ mod dmesg;
 mod getopt;
 mod help;
 mod line;
+mod mem_usage;
 mod messages;
 mod options;
 mod progress;
@@ -109,6 +110,9 @@ fn perform(line: &CommandLine, args: &[OsString], messages: &Messages) -> Result
     }
     refuse_missing(line, messages)?;
     note_without_effect(line, messages);
+    if mode == Mode::MemUsage {
+        return mem_usage::show(line, messages);
+    }
     if mode == Mode::Dmesg {
         return dmesg::save(line, messages);
     }

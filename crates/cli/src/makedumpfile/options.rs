@@ -183,7 +183,7 @@ pub const ROWS: &[Row] = &[
         Opt::MemUsage,
         "mem-usage",
         None,
-        Missing("counting the pages of the running kernel", INSTEAD_MAKEDUMPFILE),
+        Works,
         "print how many pages of /proc/kcore each dump level would leave out",
     ),
     long(

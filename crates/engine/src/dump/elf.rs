@@ -77,7 +77,7 @@ impl Run<'_> {
 }
 
 /// Zero pages that were left out are none of those kept.
-fn zeros(report: &mut Report, zero: u64, excluded: bool) {
+pub(super) fn zeros(report: &mut Report, zero: u64, excluded: bool) {
     if let Some(row) = report.classes.iter_mut().find(|row| row.name == PageClass::Zero.name()) {
         row.pages = zero;
         row.excluded_pages = if excluded { zero } else { 0 };

@@ -399,3 +399,26 @@ fn a_page_that_cannot_be_read_is_told_and_leaves_the_core_marked() {
         assert!(core.page(*at) == Some(&image.page(*pfn)[..]), "page frame {pfn:#x}");
     }
 }
+
+#[test]
+fn c22_the_pages_of_a_kcore_are_counted_and_what_has_no_address_is_skipped() {
+    let image = gaps();
+    let mut kcore = image.elf().with_image();
+    // Memory in many small pieces, and between them what has no physical address.
+    for pfn in (0x1104..0x1800).step_by(4) {
+        kcore.split(pfn * PAGE);
+    }
+    for vaddr in [0xffff_c900_0000_0000, 0xffff_ffff_c000_0000] {
+        let none = Segment { source: Some(0x1010 * PAGE), ..Segment::new(u64::MAX, vaddr, 4 * PAGE) };
+        kcore.segments.insert(2, none);
+    }
+    let input = Input::from_bytes(Arc::new(kcore.bytes())).unwrap();
+    let report = coresift_engine::usage(input, &options(31), &coresift_engine::Silent).unwrap();
+    for (class, name) in [(PageClass::Cache, "cache"), (PageClass::User, "user"), (PageClass::Free, "free")] {
+        assert_eq!(report.excluded(class), image.truth.count(name), "{name}");
+    }
+    let all = dump(kcore.bytes(), &options(31)).0;
+    assert_eq!(report.excluded(PageClass::Zero), all.zero_pages);
+    assert_eq!((report.kept_pages, report.ram_pages), (all.kept_pages - all.zero_pages, all.ram_pages));
+    assert!(report.complete && report.bytes_out == 0);
+}

@@ -480,3 +480,64 @@ proptest! {
         }
     }
 }
+
+/// A /proc/kcore: its headers are made anew for each read, of the next of `files` each time the ELF header is read.
+struct Kcore {
+    files: Vec<Vec<u8>>,
+    /// How often the ELF header was read.
+    at: Mutex<usize>,
+}
+
+impl Bytes for Kcore {
+    fn name(&self) -> &str {
+        "kcore"
+    }
+
+    fn len(&self) -> u64 {
+        1 << 40
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        let mut at = self.at.lock().unwrap();
+        if offset == 0 && buf.len() == 16 {
+            *at += 1;
+        }
+        // The program headers already are those of the next.
+        let number = if offset == 0 { *at - 1 } else { *at };
+        let file = &self.files[number.min(self.files.len() - 1)];
+        let n = buf.len().min(file.len().saturating_sub(offset as usize));
+        buf[..n].copy_from_slice(&file[offset as usize..][..n]);
+        Ok(n)
+    }
+
+    fn window(&self, _: u64, _: usize) -> Option<Window> {
+        None
+    }
+
+    fn is_memory(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn c22_headers_that_change_while_they_are_read_are_read_again() {
+    let with = |loads: u64| {
+        let all = (0..loads).map(|i| Load::new(0x10_0000 * (i + 1), &page_of(i + 1, 4096)));
+        all.fold(Elf::le64(), Elf::load).build()
+    };
+    let files = vec![with(2), with(5), with(3)];
+    let headers = coresift_format::ElfHeaders::read(&Kcore { files, at: Mutex::new(0) }).unwrap();
+    assert_eq!(headers.segments.len(), 3, "those that stay");
+    assert!(headers.problems.is_empty(), "{:?}", headers.problems);
+    let restless = (0..40).map(|i| with(2 + i % 2)).collect();
+    let headers = coresift_format::ElfHeaders::read(&Kcore { files: restless, at: Mutex::new(0) }).unwrap();
+    assert!(headers.problems.iter().any(|p| p.to_string().contains("program headers")), "{:?}", headers.problems);
+}
+
+#[test]
+fn addresses_set_aside_are_no_memory() {
+    let mut input = open(Elf::le64().load(Load::new(0x10_0000, &page_of(7, 8192))).build());
+    input.set_aside(vec![(0x10_1000, 0x20_0000)]);
+    assert_eq!(pages(input.memory().ram()), [0x100]);
+    assert_eq!(pages(input.memory().stored()), [0x100]);
+}
