@@ -302,7 +302,7 @@ impl<'a> Run<'a> {
             ..Report::default()
         };
         let budget = Budget::new(options.max_memory);
-        let input_sets = (memory.ram().memory() + memory.stored().memory()) as u64;
+        let input_sets = (memory.ram().memory() + memory.stored().memory() + input.index_memory()) as u64;
         let map = source.kernel.as_ref().map_or((0, 0), |k| (k.memmap.memory() as u64, Chunks::of(k).len()));
         let fixed = Budget::fixed(input_sets + map.0, map.1);
         let needed = Budget::needed(compression(options).largest(), fixed);

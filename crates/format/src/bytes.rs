@@ -2,8 +2,10 @@
 
 use crate::window::Window;
 use crate::{FormatError, Result};
+use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -42,6 +44,12 @@ pub trait Bytes: Send + Sync {
     fn backed(&self) -> u64 {
         self.len()
     }
+
+    /// Tells that reads will jump from here to there, so that reading ahead is of no use; or that they no longer will.
+    fn expect_jumps(&self, _jumps: bool) {}
+
+    /// Tells that the page at `offset` may be read soon.
+    fn read_soon(&self, _offset: u64) {}
 
     /// Whether reading reaches the memory of a machine itself, where nothing may be touched that was not asked for: the next page
     /// may be poisoned or belong to the hypervisor, and reading it is the end of the capture kernel.
@@ -152,6 +160,15 @@ impl Bytes for FileBytes {
 
     fn file(&self) -> Option<&File> {
         Some(&self.file)
+    }
+
+    fn expect_jumps(&self, jumps: bool) {
+        // Only a hint; what does not take it (a pipe, /proc) is read all the same.
+        let _refused = fadvise(&self.file, 0, None, if jumps { Advice::Random } else { Advice::Normal });
+    }
+
+    fn read_soon(&self, offset: u64) {
+        let _refused = fadvise(&self.file, offset, NonZeroU64::new(1), Advice::WillNeed);
     }
 
     fn next_data(&self, offset: u64) -> u64 {

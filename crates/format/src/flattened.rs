@@ -5,7 +5,7 @@
 mod blocks;
 mod rearranged;
 
-use crate::bytes::{Bytes, read_exact};
+use crate::bytes::{Bytes, read_exact, read_some};
 use crate::error::FETCH_AGAIN;
 use crate::extents::{Extent, find, resolve};
 use crate::window::Window;
@@ -13,13 +13,19 @@ use crate::{FormatError, Result};
 use blocks::{BLOCK_HEADER, HEADER, check_header};
 pub use blocks::{FLAT_END, FLAT_HEADER_LEN, FLAT_SIGNATURE, FlatBlock, check_flat_head, flat_block, flat_header};
 pub use rearranged::{MARK_WITHIN, Rearranged, Written, mark_incomplete};
+use std::cmp::Reverse;
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Block headers are read in pieces of this size, for blocks may be as small as a byte.
-const READ: u64 = 16 << 10;
+/// Block headers are read in pieces of this size where blocks are smaller: they may be as small as a byte.
+const READ: u64 = 32 << 10;
+/// Writers write many blocks of one size: the header this many blocks ahead is asked for early where the last block's size puts
+/// it, so that a disk has several to fetch at a time.
+const AHEAD: u64 = 16;
+/// What the system reads at least.
+const PAGE: u64 = 4096;
 
 /// The file inside a flattened stream.
 pub struct FlattenedBytes {
@@ -29,6 +35,7 @@ pub struct FlattenedBytes {
     written: Vec<Range<u64>>,
     len: u64,
     truncated: Option<Cut>,
+    another: Option<u64>,
 }
 
 /// Where and how a flattened stream ends before its end marker; what came before is usable.
@@ -79,14 +86,18 @@ impl FlattenedBytes {
         head.starts_with(FLAT_SIGNATURE)
     }
 
-    /// Indexes a stream. Memory: 24 bytes a block, 16 a hole, a little more while it goes on.
+    /// Indexes a stream in one pass over its block headers. Memory: 24 bytes a block, 16 a hole, up to three times that while it goes
+    /// on.
     ///
     /// # Errors
     /// No signature or another type, a stream without a single block, or what the operating system says.
     pub fn open(stream: Arc<dyn Bytes>) -> Result<Self> {
         let head = read_exact(&*stream, "flattened stream header", 0, HEADER.min(stream.len().max(24)))?;
         check_header(stream.name(), &head)?;
-        let (mut blocks, truncated) = scan(&*stream)?;
+        stream.expect_jumps(true);
+        let scanned = scan(&*stream);
+        stream.expect_jumps(false);
+        let Scan { mut blocks, cut: truncated, end } = scanned?;
         if let (true, Some(cut)) = (blocks.is_empty(), &truncated) {
             return Err(FormatError::BadField {
                 file: stream.name().to_owned(),
@@ -98,9 +109,16 @@ impl FlattenedBytes {
             });
         }
         let len = blocks.iter().map(|b| b.end).max().unwrap_or(0);
-        // A later block wins, and `resolve` takes the first.
-        blocks.reverse();
-        let extents = resolve(blocks);
+        blocks.sort_unstable_by_key(|b| b.start);
+        let apart = blocks.windows(2).all(|pair| matches!(pair, [a, b] if a.end <= b.start));
+        let mut extents = if apart {
+            blocks
+        } else {
+            // A later block wins, and `resolve` takes the first.
+            blocks.sort_unstable_by_key(|b| Reverse(b.source));
+            resolve(blocks)
+        };
+        extents.shrink_to_fit();
         let mut written: Vec<Range<u64>> = Vec::new();
         for e in &extents {
             match written.last_mut() {
@@ -108,7 +126,23 @@ impl FlattenedBytes {
                 _ => written.push(e.start..e.end),
             }
         }
-        Ok(Self { stream, extents, written, len, truncated })
+        written.shrink_to_fit();
+        let another =
+            end > 0 && read_some(&*stream, "what follows the end marker", end, 16)?.starts_with(FLAT_SIGNATURE);
+        Ok(Self { stream, extents, written, len, truncated, another: another.then_some(end) })
+    }
+
+    /// Offset of another stream that follows behind the end marker of this one, as `cat` of two makes it. (Anything else that
+    /// follows is the old content of a dump device.)
+    #[must_use]
+    pub const fn another(&self) -> Option<u64> {
+        self.another
+    }
+
+    /// Memory the index occupies, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.extents.capacity() * size_of::<Extent>() + self.written.capacity() * size_of::<Range<u64>>()
     }
 
     /// How the stream breaks off before its end marker; `None` for a whole stream.
@@ -118,42 +152,78 @@ impl FlattenedBytes {
     }
 }
 
-/// All blocks in stream order, and how the stream ends.
-fn scan(stream: &dyn Bytes) -> Result<(Vec<Extent>, Option<Cut>)> {
+/// What a pass over the block headers finds.
+struct Scan {
+    /// All blocks in stream order.
+    blocks: Vec<Extent>,
+    /// How the stream ends, where that is not its end marker.
+    cut: Option<Cut>,
+    /// Offset behind the end marker; 0 without one.
+    end: u64,
+}
+
+fn scan(stream: &dyn Bytes) -> Result<Scan> {
     let mut blocks: Vec<Extent> = Vec::new();
+    let mut headers = Headers { stream, buf: Vec::new(), start: 0, last: HEADER };
     let mut at = HEADER;
-    let mut buf = Vec::new();
-    let mut start = 0;
     loop {
         let cut = |kind, lost| Some(Cut { at, kind, lost });
         let left = stream.len().saturating_sub(at);
         if left < BLOCK_HEADER {
             let kind = if left == 0 { CutKind::NoEndMarker } else { CutKind::InBlockHeader };
-            return Ok((blocks, cut(kind, None)));
+            return Ok(Scan { blocks, cut: cut(kind, None), end: 0 });
         }
-        if at < start || at + BLOCK_HEADER > start + buf.len() as u64 {
-            buf = read_exact(stream, "flattened block header", at, READ.min(left))?;
-            start = at;
-        }
-        let source = at + BLOCK_HEADER;
-        let raw = buf.get((at - start) as usize..).and_then(<[u8]>::first_chunk);
-        let (offset, end) = match raw.map(FlatBlock::decode) {
-            Some(FlatBlock::End) => return Ok((blocks, None)),
-            Some(FlatBlock::Bytes { offset, len }) => (offset, offset + len),
-            Some(FlatBlock::Bad { offset, size }) => {
-                return Ok((blocks, cut(CutKind::BadBlock { offset, size }, None)));
+        let (offset, end) = match headers.at(at)? {
+            FlatBlock::End => return Ok(Scan { blocks, cut: None, end: at + BLOCK_HEADER }),
+            FlatBlock::Bytes { offset, len } => (offset, offset + len),
+            FlatBlock::Bad { offset, size } => {
+                return Ok(Scan { blocks, cut: cut(CutKind::BadBlock { offset, size }, None), end: 0 });
             }
-            None => return Ok((blocks, cut(CutKind::InBlockHeader, None))),
         };
+        let source = at + BLOCK_HEADER;
         let have = (end - offset).min(left - BLOCK_HEADER);
         if have > 0 {
             blocks.push(Extent { start: offset, end: offset + have, source });
         }
         if offset + have < end {
             let lost = Some(offset + have..end);
-            return Ok((blocks, Some(Cut { at: stream.len(), kind: CutKind::InData, lost })));
+            let cut = Some(Cut { at: stream.len(), kind: CutKind::InData, lost });
+            return Ok(Scan { blocks, cut, end: 0 });
         }
         at = source + have;
+    }
+}
+
+/// Block headers, read so that neither large blocks nor small ones cost more than they must.
+struct Headers<'a> {
+    stream: &'a dyn Bytes,
+    buf: Vec<u8>,
+    /// Stream offset of `buf`.
+    start: u64,
+    /// Stream offset of the header read last.
+    last: u64,
+}
+
+impl Headers<'_> {
+    /// The block header at `at`, which is not the first by more than the stream has.
+    fn at(&mut self, at: u64) -> Result<FlatBlock> {
+        if at < self.start || at + BLOCK_HEADER > self.start + self.buf.len() as u64 {
+            // Behind a large block only the header's page is of use; between small ones there is no stepping over anything.
+            let len = if at - self.last >= READ {
+                let page = at.next_multiple_of(PAGE) - at;
+                if page < BLOCK_HEADER { BLOCK_HEADER } else { page }
+            } else {
+                READ
+            };
+            let len = len.min(self.stream.len().saturating_sub(at));
+            self.buf = read_exact(self.stream, "flattened block header", at, len)?;
+            self.start = at;
+            self.stream.read_soon(at.saturating_add((at - self.last).saturating_mul(AHEAD)));
+        }
+        self.last = at;
+        let raw = self.buf.get((at - self.start) as usize..).and_then(<[u8]>::first_chunk);
+        // What was read is at least a header long.
+        Ok(raw.map_or(FlatBlock::Bad { offset: 0, size: 0 }, FlatBlock::decode))
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Input {
     name: Option<String>,
     /// Length of the further parts of a split set, in bytes.
     more_len: u64,
+    /// Bytes of memory that the index of a flattened stream takes.
+    index: usize,
 }
 
 impl Input {
@@ -100,20 +102,35 @@ impl Input {
             1 => format!("{} and 1 more part", first.name()),
             more => format!("{} and {more} more parts", first.name()),
         };
-        let Self { bytes, source, notes, vmcoreinfo, note_cpus, mut flattened, mut cut, mut problems, .. } = first;
+        let Self {
+            bytes, source, notes, vmcoreinfo, note_cpus, mut flattened, mut cut, mut problems, mut index, ..
+        } = first;
         let mut more_len = 0;
         let mut parts = vec![source.into_part(&*bytes)?];
         for part in inputs {
             more_len += part.file_len();
             flattened |= part.flattened;
             cut = cut.or(part.cut);
+            index += part.index;
             problems.extend(part.problems);
             parts.push(part.source.into_part(&*part.bytes)?);
         }
         let set = SplitSet::new(parts)?;
         problems.extend(set.problems().iter().cloned().map(FormatError::Set));
         let source = Source::Set(Box::new(set));
-        Ok(Self { bytes, source, notes, vmcoreinfo, note_cpus, flattened, cut, problems, name: Some(name), more_len })
+        Ok(Self {
+            bytes,
+            source,
+            notes,
+            vmcoreinfo,
+            note_cpus,
+            flattened,
+            cut,
+            problems,
+            name: Some(name),
+            more_len,
+            index,
+        })
     }
 
     /// The kdump-compressed file alone, for a part of a split set.
@@ -143,12 +160,19 @@ impl Input {
     fn from_bytes_with(bytes: Arc<dyn Bytes>, open: fn(Arc<dyn Bytes>) -> Result<KdumpFile>) -> Result<Self> {
         let file = Arc::clone(&bytes);
         let mut kind = detect(&*bytes)?;
-        let (mut inner, mut cut, mut problems) = (bytes, None, Vec::new());
+        let (mut inner, mut cut, mut problems, mut index) = (bytes, None, Vec::new(), 0);
         let flattened = kind == Kind::Flattened;
         if flattened {
             let unwrapped = FlattenedBytes::open(inner)?;
             cut = unwrapped.truncated().cloned();
             problems.extend(cut.iter().map(|c| c.error(file.name(), file.len())));
+            problems.extend(unwrapped.another().map(|offset| FormatError::OtherFormat {
+                file: file.name().to_owned(),
+                found: "several flattened streams, one behind the other",
+                offset,
+                next: "the first is used; `tail -c +OFFSET | coresift unflatten OUT`, with that offset plus 1, unwraps the next",
+            }));
+            index = unwrapped.memory();
             inner = Arc::new(unwrapped);
             kind = detect(&*inner)?;
         }
@@ -165,7 +189,7 @@ impl Input {
             }
         };
         problems.append(&mut input.problems);
-        Ok(Self { bytes: file, flattened, cut, problems, ..input })
+        Ok(Self { bytes: file, flattened, cut, problems, index, ..input })
     }
 
     fn elf(bytes: Arc<dyn Bytes>) -> Result<Self> {
@@ -219,6 +243,7 @@ impl Input {
             problems,
             name: None,
             more_len: 0,
+            index: 0,
         }
     }
 
@@ -235,6 +260,12 @@ impl Input {
     #[must_use]
     pub const fn flattened(&self) -> bool {
         self.flattened
+    }
+
+    /// Memory the index of the flattened stream occupies, in bytes; 0 of a file that is none.
+    #[must_use]
+    pub const fn index_memory(&self) -> usize {
+        self.index
     }
 
     /// How the flattened stream breaks off, where it does.

@@ -1,8 +1,11 @@
 //! Flattened streams.
 
 use crate::make::{Elf, Kdump, Load, flatten, page_of};
-use coresift_format::{Bytes, Container, Cut, CutKind, FlattenedBytes, FormatError, Input, Pfn, PhysAddr, ReadError};
+use coresift_format::{
+    Bytes, Container, Cut, CutKind, FileBytes, FlattenedBytes, FormatError, Input, Pfn, PhysAddr, ReadError,
+};
 use proptest::prelude::*;
+use std::io::Write;
 use std::sync::Arc;
 
 fn open(stream: Vec<u8>) -> FlattenedBytes {
@@ -188,4 +191,33 @@ fn a_stream_inside_a_stream_is_named() {
     let inner = flatten([(0, &[1u8; 10][..])]);
     let error = Input::from_bytes(Arc::new(flat(&inner))).err().unwrap();
     assert!(error.to_string().contains("inside a flattened stream"), "{error}");
+}
+
+#[test]
+fn c15_a_second_stream_behind_the_first_is_told_and_other_content_is_not() {
+    let dump = Kdump::le64().build();
+    let once = flat(&dump);
+    for (after, told) in [(once.clone(), true), (vec![7; 9000], false), (vec![], false)] {
+        let input = Input::from_bytes(Arc::new([once.clone(), after].concat())).unwrap();
+        let problems: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
+        assert_eq!(problems.len(), usize::from(told), "{problems:?}");
+        assert!(!told || problems[0].contains(&once.len().to_string()), "{problems:?}");
+        assert!(input.truncated().is_none() && input.index_memory() > 0);
+    }
+}
+
+#[test]
+fn blocks_of_all_sizes_are_found_in_a_file() {
+    let sizes = [1usize, 15, 16, 17, 4080, 4096, 32767, 32768, 32784, 70_000, 3, 500_000, 24, 24, 24, 100_000];
+    let mut plain = Vec::new();
+    let mut writes = Vec::new();
+    for (i, size) in sizes.iter().cycle().take(80).enumerate() {
+        writes.push((plain.len() as u64, vec![i as u8 + 1; *size]));
+        plain.extend(vec![i as u8 + 1; *size]);
+    }
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&flatten(writes.iter().map(|(at, data)| (*at, &data[..])))).unwrap();
+    let inside = FlattenedBytes::open(Arc::new(FileBytes::open(file.path()).unwrap())).unwrap();
+    assert!(inside.truncated().is_none());
+    assert!(all(&inside) == plain);
 }
