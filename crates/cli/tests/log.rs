@@ -114,18 +114,26 @@ fn what_can_be_read_of_an_incomplete_dump_is_printed_and_the_code_is_3() {
     let ended = place.makedumpfile("--dump-dmesg part log");
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), FAILED), "{}", ended.err);
     assert!(place.has("log"));
+}
 
-    let mut part = image.kdump();
-    part.part = Some(0x1040..0x1080);
-    part.stored.retain(|pfn| *pfn >= 0x1040);
-    place.put("part", &part.bytes());
-    let ended = place.run("log part");
+#[test]
+fn the_log_is_read_from_the_parts_of_a_split_set() {
+    let place = Place::empty();
+    let image = image("6.12");
+    for (name, pfns) in [("low", 0..0x1040), ("high", 0x1040..0x1080)] {
+        let mut part = image.kdump();
+        part.stored.retain(|pfn| pfns.contains(pfn));
+        part.part = Some(pfns);
+        place.put(name, &part.bytes());
+    }
+    for names in ["low", "low high", "high low"] {
+        let ended = place.run(&format!("log {names}"));
+        assert_eq!((ended.code, ended.out.as_str()), (Some(0), TEXT), "{names}: {}", ended.err);
+    }
+    let ended = place.run("log high");
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
-    assert!(
-        ended.err.ends_with("  next: this is a part of a split set: the log is in another part\n"),
-        "{}",
-        ended.err
-    );
+    let next = "  next: the log is in another part of the split set: name all parts\n";
+    assert!(ended.err.ends_with(next), "{}", ended.err);
 }
 
 #[test]

@@ -37,8 +37,10 @@ pub struct Args {
 
     #[arg(long)]
     json: bool,
-    /// An ELF core or a kdump-compressed file, flattened or not
-    dump: PathBuf,
+    /// An ELF core or a kdump-compressed file, flattened or not; or the parts of a
+    /// split set
+    #[arg(required = true, verbatim_doc_comment)]
+    dump: Vec<PathBuf>,
 }
 
 fn help() -> String {
@@ -49,7 +51,9 @@ Levels: {}
 
 Examples:
   coresift log vmcore
-  coresift log --level err+ vmcore
+    coresift log --level err+ vmcore
+  coresift log part1 part2
+
   coresift log --json vmcore | jq -r 'select(.level == \"warn\") | .text'
 
 {}",
@@ -102,7 +106,7 @@ fn levels(text: &str) -> Result<Levels, String> {
 }
 
 pub fn run(args: &Args) -> Exit {
-    let input = match Input::open(&args.dump) {
+    let input = match Input::open_parts(&args.dump) {
         Ok(input) => input,
         Err(error) => {
             output::complain_chain(cause::chain(&error), None);
@@ -142,7 +146,7 @@ pub fn run(args: &Args) -> Exit {
 fn advice(input: &Input, error: &KernelError) -> Option<&'static str> {
     match error {
         KernelError::Read { .. } if input.as_kdump().is_some_and(|file| file.part().is_some()) => {
-            Some("this is a part of a split set: the log is in another part")
+            Some("the log is in another part of the split set: name all parts")
         }
         KernelError::Read { .. } => Some("`coresift info` tells what the dump holds, and whether it ended early"),
         KernelError::MissingKey { .. } => Some("give the kernel's debug information with --vmlinux"),
