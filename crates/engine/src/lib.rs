@@ -52,7 +52,7 @@ pub use join::{JoinOptions, Joined, JoinedPart, join};
 pub use lock::{LockTimes, lock_times};
 pub use log::{open_log_file, write_log};
 pub use observer::{Event, Observer, Silent, Stage};
-pub use options::{Choice, DumpOptions, Exclusion, Format, StreamFrom, StreamTo, Target, UnknownFormat};
+pub use options::{Choice, ChoiceError, DumpOptions, Exclusion, Format, StreamFrom, StreamTo, Target, UnknownFormat};
 pub use repair::{Repair, RepairOptions, repair};
 pub use report::{
     AttemptRow, CheckRow, ChosenRow, ClassRow, ElfRow, GuardRow, LogRow, PartRow, Report, SpaceRow, StageRow,

@@ -128,11 +128,26 @@ impl fmt::Display for Choice {
     }
 }
 
-impl FromStr for Choice {
-    type Err = CompressionError;
+/// Why a text names no [`Choice`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChoiceError {
+    /// A level was given to `auto`.
+    #[error("auto takes no level: it chooses codec and level by itself")]
+    AutoLevel,
+    /// It is no codec either.
+    #[error(transparent)]
+    Compression(#[from] CompressionError),
+}
 
-    fn from_str(text: &str) -> Result<Self, CompressionError> {
-        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Fixed) }
+impl FromStr for Choice {
+    type Err = ChoiceError;
+
+    fn from_str(text: &str) -> Result<Self, ChoiceError> {
+        match text.split_once(':') {
+            None if text == "auto" => Ok(Self::Auto),
+            Some(("auto", _)) => Err(ChoiceError::AutoLevel),
+            _ => Ok(Self::Fixed(text.parse()?)),
+        }
     }
 }
 

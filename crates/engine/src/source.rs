@@ -68,7 +68,10 @@ impl Source {
                 let in_notes = found.address.is_none() && input.vmcoreinfo_offset_in_notes().is_some();
                 (Some(kernel), (!in_notes).then_some(found.text))
             }
-            Err(error) if needed || matches!(error, KernelError::OtherKernel(_)) => {
+            Err(error)
+                if matches!(error, KernelError::OtherKernel(_))
+                    || needed && !is_cut_off(&error, missing.is_some() && !input.memory().stored().is_empty()) =>
+            {
                 return Err(EngineError::Kernel { file: input.name().to_owned(), error });
             }
             Err(e) => {
@@ -174,6 +177,8 @@ impl Source {
             let level = u8::try_from(sub.dump_level).ok().and_then(DumpLevel::new);
             level.filter(|_| header.header_version > 0)
         });
+        // What cannot be told apart is kept, and the level says so.
+        let asked = if self.kernel.is_some() { asked } else { only_zeros(asked) };
         let Some(before) = before else { return asked };
         let recorded = DumpLevel::new(asked.level.number() | before.number()).unwrap_or(asked.level);
         if recorded != asked.level {
@@ -278,10 +283,25 @@ pub(crate) fn joined<'s>(segments: impl Iterator<Item = &'s Segment>) -> Vec<Seg
     joined
 }
 
+/// Whether an input that is `incomplete`, but not empty, lacks what the kernel's memory is understood by, so that no better try can be made: then all
+/// that is left is worth more than nothing.
+fn is_cut_off(error: &KernelError, incomplete: bool) -> bool {
+    incomplete && !matches!(error, KernelError::NoVmcoreInfo { .. } | KernelError::Architecture { .. })
+}
+
+/// What can be left out without knowing the kernel: pages of zeros, if that was asked for.
+fn only_zeros(asked: Exclusion) -> Exclusion {
+    let zeros = ClassSet::of(&[PageClass::Zero]);
+    let classes = asked.classes.intersection(zeros.union(ClassSet::UNREADABLE));
+    Exclusion { classes, level: DumpLevel::describing(classes) }
+}
+
 /// Why the input does not hold all that it should.
 fn missing_pages(input: &Input) -> Option<String> {
     let cut = input.as_elf().map_or(0, |elf| elf.beyond_end().len());
-    if cut > 0 {
+    if input.memory().stored().is_empty() && cut == 0 {
+        Some("the input holds no page of memory; check that it was copied whole".to_owned())
+    } else if cut > 0 {
         Some(format!(
             "the input ends early: {cut} pages lie beyond its end and are missing; get a whole copy if there is one"
         ))

@@ -273,6 +273,8 @@ impl Pages {
                 .map(|codec| CodecRow { codec: codec.name(), pages: counts.of(*codec) })
                 .filter(|row| row.pages > 0)
                 .collect();
+            // The bitmap promises more than the file holds when its writer was stopped.
+            pages.stored = pages.stored.saturating_sub(counts.lost());
             pages.unwritten = counts.unwritten;
             pages.beyond_end = counts.beyond_end;
             pages.damaged = counts.damaged;

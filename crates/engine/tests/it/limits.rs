@@ -235,3 +235,43 @@ fn a_thread_that_panics_ends_the_run_rather_than_hanging_it() {
         }
     }
 }
+
+#[test]
+fn an_input_that_lost_what_explains_it_is_saved_all_the_same() {
+    // The kernel image and its page tables are in the first pages of the file.
+    let image = machine();
+    let source = image.elf().bytes();
+    let mut fallen_back = 0;
+    for pages in (2..160).step_by(9) {
+        let cut = source[..pages << 12].to_vec();
+        let (report, file) = dump(cut, &options(31));
+        let dump = Dump::read(file.clone());
+        let what = format!("{pages} pages: {:?}", report.notes);
+        assert!(!report.complete && dump.incomplete() && !dump.kept.is_empty(), "{what}");
+        if report.classes.is_empty() {
+            fallen_back += 1;
+            assert_eq!((report.level, dump.level), (1, 1), "{what}");
+            assert!(report.notes.iter().any(|note| note.starts_with("all pages are kept")), "{what}");
+        }
+        opened(&image, file, &what);
+    }
+    assert!((1..18).contains(&fallen_back), "{fallen_back}");
+}
+
+#[test]
+fn an_input_without_a_page_is_no_complete_dump() {
+    let image = machine();
+    let mut elf = image.elf();
+    elf.segments.iter_mut().for_each(|segment| segment.filesz = 0);
+    let (report, file) = dump(elf.bytes(), &options(1));
+    assert!(!report.complete && Dump::read(file).incomplete());
+    assert!(report.notes.iter().any(|note| note.contains("no page of memory")), "{:?}", report.notes);
+}
+
+#[test]
+fn auto_with_a_level_is_told_apart_from_a_codec_nobody_knows() {
+    use coresift_engine::Choice;
+    let error = |text: &str| text.parse::<Choice>().unwrap_err().to_string();
+    assert!(error("auto:3").starts_with("auto takes no level"));
+    assert!(error("automatic").contains("no codec is called"));
+}
