@@ -9,8 +9,6 @@
 use crate::error::Result;
 
 mod layout;
-#[cfg(test)]
-mod tests;
 
 pub use layout::{Layout, LayoutMember};
 

@@ -319,3 +319,48 @@ impl Place {
 
 /// 2 MiB pieces below the link address.
 const START_BELOW: u64 = (16 << 20) / ALIGN;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// Folders with `vmcore` and `vmlinux`, where CORESIFT_LAB names some.
+    fn cores() -> Vec<PathBuf> {
+        let Some(lab) = std::env::var_os("CORESIFT_LAB") else {
+            eprintln!("skipped: CORESIFT_LAB does not name a folder of real cores");
+            return Vec::new();
+        };
+        let folders = ["5.10-small", "6.12-kdump", "7.2-small"].map(|name| Path::new(&lab).join(name));
+        folders.into_iter().filter(|folder| folder.join("vmcore").exists()).collect()
+    }
+
+    #[test]
+    fn the_place_of_a_kernel_is_found_without_its_vmcoreinfo() {
+        for folder in cores() {
+            let input = Input::open(&folder.join("vmcore")).unwrap();
+            let note = VmcoreInfo::parse(input.vmcoreinfo().unwrap());
+            let debug = DebugFile::vmlinux(&folder.join("vmlinux")).unwrap();
+            assert_eq!(debug.build_id().as_deref(), note.text("BUILD-ID"));
+            assert_eq!(debug.release().as_deref(), note.text("OSRELEASE"));
+            let place = Place::find(&input, &debug.info().unwrap(), &debug).unwrap();
+            let shift = note.plain_hex("KERNELOFFSET").unwrap().unwrap();
+            let phys_base = note.number("phys_base").unwrap().unwrap().cast_unsigned();
+            assert_eq!((place.shift, place.load.wrapping_sub(place.shift)), (shift, phys_base));
+            assert_eq!((place.five_levels, place.encryption), (false, 0));
+        }
+    }
+
+    #[test]
+    fn debug_information_of_another_kernel_is_refused_by_build_id_else_by_release() {
+        let of = |text: &str| DebugFile::Text { name: "file".to_owned(), info: VmcoreInfo::parse(text.as_bytes()) };
+        let both = of("OSRELEASE=6.1\nBUILD-ID=aa\n");
+        assert!(both.check("dump", Some("aa"), Some("6.1")).is_ok());
+        let refused = both.check("dump", Some("bb"), Some("6.1")).unwrap_err().to_string();
+        assert!(refused.contains("aa") && refused.contains("bb"), "{refused}");
+        let release = of("OSRELEASE=6.1\n");
+        assert!(release.check("dump", Some("bb"), Some("6.1")).is_ok());
+        assert!(release.check("dump", Some("bb"), Some("6.2")).is_err());
+        assert!(release.check("dump", None, None).is_ok());
+    }
+}
