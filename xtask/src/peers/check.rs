@@ -3,7 +3,7 @@
 use super::kdump::{self, Kdump};
 use super::lines::{self, Subject};
 use super::readers::{Crash, drgn_tasks};
-use super::{cut, kill};
+use super::{cut, kill, repair};
 use crate::shell;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
@@ -21,6 +21,8 @@ cargo xtask check cut RAW VMLINUX [PERCENT...]            crash and drgn on our 
                                                           of their page data
 cargo xtask check kill RAW VMLINUX [--points N]           our program killed at N moments, and stopped by N file size limits: each
                                                           file left is read by libkdumpfile, drgn and crash
+cargo xtask check repair RAW [STEP]                       our dump cut shorter by STEP bytes each time, repaired: consistent, and read
+                                                          by libkdumpfile
 cargo xtask check lines CORE VMLINUX OTHER-VMLINUX [TEXT] the command lines of xtask/lines.txt (that contain TEXT) do the same here
                                                           and in makedumpfile";
 
@@ -64,6 +66,10 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
                 percent.iter().map(|text| text.parse()).collect::<Result<Vec<f64>, _>>().context("PERCENT")?;
             let percent = if percent.is_empty() { cut::PERCENT } else { &percent };
             cut::run(&super::coresift(true)?, Path::new(raw), Path::new(vmlinux), percent)?
+        }
+        ["repair", raw, step @ ..] if step.len() <= 1 => {
+            let step = step.first().map(|text| text.parse()).transpose().context("STEP")?;
+            repair::run(&super::coresift(false)?, Path::new(raw), step)?
         }
         ["kill", raw, vmlinux, rest @ ..] => {
             let points = match rest {

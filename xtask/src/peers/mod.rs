@@ -12,6 +12,7 @@ pub mod kdump;
 pub mod kill;
 pub mod lines;
 pub mod readers;
+pub mod repair;
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
