@@ -6,7 +6,7 @@ use crate::{cause, output, text};
 use coresift_format::codec::Codec;
 use coresift_format::kdump::DescriptorCounts;
 use coresift_format::{Container, FormatError, Input, PageSize};
-use coresift_kernel::{Kernel, VmcoreInfo, field};
+use coresift_kernel::{Kernel, NoteCpus, VmcoreInfo, field};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -100,6 +100,9 @@ struct KernelInfo {
     node: Option<String>,
     /// Why the rest is not known.
     problem: Option<String>,
+    /// The cpu that each register note is of, in the order of the notes: null for a note that is no cpu's or could be several's. Null
+    /// as a whole where the kernel does not tell (before Linux 6.0).
+    register_notes: Option<Vec<Option<u32>>>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -206,6 +209,9 @@ impl Info {
         row("Machine", self.kernel.machine.clone().unwrap_or_else(|| self.machine.clone()));
         row("Crash time", self.crash_time.map_or_else(unknown, |seconds| format!("{} UTC", text::utc(seconds))));
         row("CPUs", if self.cpus == 0 { unknown() } else { self.cpus.to_string() });
+        if let Some(notes) = self.kernel.register_notes.as_ref().filter(|notes| !notes.is_empty()) {
+            row("", format!("registers of {}", cpus_named(notes)));
+        }
         if let Some(level) = self.level {
             row("Dump level", level.to_string());
         }
@@ -292,7 +298,9 @@ impl KernelInfo {
             Some(Err(error)) => Some(error.to_string()),
             None => Some("the dump has no VMCOREINFO".to_owned()),
         };
-        let in_memory = kernel.and_then(Result::ok).map(|kernel| kernel.utsname);
+        let kernel = kernel.and_then(Result::ok);
+        let notes = kernel.as_ref().and_then(|kernel| NoteCpus::find(kernel, input).ok()).map(|found| found.notes);
+        let in_memory = kernel.map(|kernel| kernel.utsname);
         let of_header = input.kdump_header().map(|(header, _)| header.utsname.as_flattened());
         let uts = |index: usize| {
             let from = |utsname: &[u8]| Some(field(utsname, index)).filter(|text| !text.is_empty());
@@ -300,7 +308,18 @@ impl KernelInfo {
         };
         // Members of struct new_utsname: sysname, nodename, release, version, machine.
         let release = uts(2).or_else(|| vmcoreinfo.text("OSRELEASE").map(coresift_kernel::printable));
-        Self { release, version: uts(3), machine: uts(4), node: uts(1), problem }
+        Self { release, version: uts(3), machine: uts(4), node: uts(1), problem, register_notes: notes }
+    }
+}
+
+/// The cpus of register notes, in words.
+fn cpus_named(notes: &[Option<u32>]) -> String {
+    let unknown = notes.iter().filter(|cpu| cpu.is_none()).count();
+    let known: Vec<String> = notes.iter().flatten().map(u32::to_string).collect();
+    match (known.len(), unknown) {
+        (_, 0) => format!("cpu {}", known.join(", ")),
+        (0, _) => "cpus that cannot be told apart".to_owned(),
+        _ => format!("cpu {}, and {unknown} that cannot be told apart", known.join(", ")),
     }
 }
 

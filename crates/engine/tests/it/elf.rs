@@ -422,3 +422,31 @@ fn c22_the_pages_of_a_kcore_are_counted_and_what_has_no_address_is_skipped() {
     assert_eq!((report.kept_pages, report.ram_pages), (all.kept_pages - all.zero_pages, all.ram_pages));
     assert!(report.complete && report.bytes_out == 0);
 }
+
+#[test]
+fn c19_memory_at_8_and_16_tib_and_2_to_the_44_is_described_in_64_bits() {
+    let image = Machine::b0(KernelLayout::get("6.12")).build();
+    let mut source = image.elf().with_image();
+    let ends = [(8 << 40) - PAGE, (16 << 40) - PAGE, 1 << 44];
+    for at in ends {
+        source.segments.push(Segment { source: Some(0x1010 * PAGE), ..Segment::new(at, image.page_offset + at, PAGE) });
+    }
+    let highest = ((1 << 44) >> 12) + 1;
+    let (_, file) = dump(source.bytes(), &elf(31));
+    let core = Core::read(file);
+    let data = core.data();
+    for at in ends {
+        assert!(core.page(data[&(at >> 12)]) == Some(&image.page(0x1010)[..]), "{at:#x}");
+    }
+    let (report, file) = dump(source.bytes(), &options(31));
+    assert_eq!(report.total_pages, highest);
+    let input = Input::from_bytes(Arc::new(file)).unwrap();
+    let (header, sub) = input.kdump_header().unwrap();
+    assert_eq!((header.max_mapnr, sub.max_mapnr_64), (u32::MAX, highest), "the 32-bit field is saturated");
+    let mut view = input.memory().view();
+    let mut page = [0; PAGE as usize];
+    for at in ends {
+        view.read(coresift_format::PhysAddr(at), &mut page).unwrap();
+        assert!(page[..] == image.page(0x1010)[..], "{at:#x}");
+    }
+}
