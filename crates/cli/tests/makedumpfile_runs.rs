@@ -201,14 +201,11 @@ fn what_is_not_built_yet_is_refused_before_the_output_is_touched() {
 
 #[test]
 fn an_option_the_dump_is_good_without_is_told_and_the_dump_made() {
-    for option in ["--extension e.so"] {
-        let place = Place::new();
-        let ended = place.makedumpfile(&format!("{option} -d 31 vmcore out"));
-        saved(&ended);
-        let letter = option.split(' ').next().unwrap();
-        assert!(ended.err.contains(&format!("note: {letter} has no effect: ")), "{option}: {}", ended.err);
-        assert!(place.has("out"));
-    }
+    let place = Place::new();
+    let ended = place.makedumpfile("--extension e.so -d 31 vmcore out");
+    saved(&ended);
+    assert!(ended.err.contains("note: --extension has no effect: "), "{}", ended.err);
+    assert!(place.has("out"));
 }
 
 #[test]
