@@ -215,6 +215,8 @@ fn stack(w: &mut Walker<'_>, layout: &Layout, at: VirtAddr, runs: bool) -> Work 
         return Ok(());
     }
     w.need("a kernel stack", base, layout.stack_bytes);
+    // gdb's unwinder looks one word beyond; behind all stacks but the first task's nothing is mapped.
+    w.may_need(base.plus(layout.stack_bytes));
     // What it has in use. Of a task that runs nothing tells: all of it is looked through.
     let sp = w.pointer("task_struct.thread.sp", at.plus(layout.sp))?;
     let used = base.plus(layout.stack_bytes).0.wrapping_sub(sp.0);
