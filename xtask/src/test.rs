@@ -7,7 +7,7 @@
 
 use crate::debian::Skipped;
 use crate::lab::{self, Outcome};
-use crate::peers::{check, install};
+use crate::peers::{check, cut, install, kill};
 use crate::{audit, fixture, instructions, peers, shell};
 use anyhow::{Context, Result, bail, ensure};
 use std::cell::OnceCell;
@@ -39,6 +39,9 @@ struct Step {
     run: fn(&Shared) -> Result<Counts>,
 }
 
+/// Kills of every test run; `cargo xtask check kill` makes more.
+const KILLS: u64 = 8;
+
 const ONE: Counts = Counts { passed: 1, failed: 0, skipped: 0 };
 
 const STEPS: &[Step] = &[
@@ -67,6 +70,8 @@ const STEPS: &[Step] = &[
     Step { name: "real kernel: the pages that makedumpfile keeps", run: |s| on_crash(s, "makedumpfile", check_set) },
     Step { name: "real kernel: crash prints the same", run: |s| on_crash(s, "crash", check_crash) },
     Step { name: "real kernel: drgn lists the same tasks", run: |s| on_crash(s, "drgn", check_drgn) },
+    Step { name: "real kernel: crash and drgn on a dump cut short", run: |s| on_crash(s, "crash", check_cut) },
+    Step { name: "real kernel: what is left of killed runs", run: |s| on_crash(s, "crash", check_kill) },
 ];
 
 /// Runs all steps, whatever fails; `--list` names them, other arguments pick steps by a part of their name.
@@ -307,6 +312,15 @@ fn check_crash(files: &Files<'_>) -> Result<bool> {
 
 fn check_drgn(files: &Files<'_>) -> Result<bool> {
     check::drgn(files.raw, files.dump, files.vmlinux)
+}
+
+/// The decisive shares: less than anything opened before, and what more commands need.
+fn check_cut(files: &Files<'_>) -> Result<bool> {
+    cut::run(&peers::coresift(false)?, files.raw, files.vmlinux, &[10.0, 25.0])
+}
+
+fn check_kill(files: &Files<'_>) -> Result<bool> {
+    kill::run(&peers::coresift(false)?, files.raw, files.vmlinux, KILLS)
 }
 
 #[cfg(test)]

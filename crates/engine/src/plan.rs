@@ -175,7 +175,7 @@ impl<'a> Plan<'a> {
 }
 
 /// The order of writing: what a debugger reads to open the dump at all, with all page tables and per-cpu areas; what it reads of each
-/// task; the kernel image, task stacks and modules; then slab, the memory map, the kernel's other pages, and all others.
+/// task; the kernel's variables, task stacks and modules; its read-only data and its code, which are in its vmlinux too; then slab, the memory map, the kernel's other pages, and all others.
 fn passes(scan: &Scan<'_>) -> Vec<Pass> {
     let (kernel, memory) = (scan.kernel, scan.memory.0);
     let steps = debugger::walk(kernel, memory, Reading::Addresses);
@@ -197,7 +197,8 @@ fn passes(scan: &Scan<'_>) -> Vec<Pass> {
     }
     let vmalloc = anchors::vmalloc(kernel, memory);
     let tasks = walked(Need::Tasks);
-    [small, tasks, image, vmalloc]
+    let variables = protected::image_data(kernel, memory);
+    [small, tasks, variables, vmalloc, image]
         .into_iter()
         .map(Pass::Of)
         .chain([Pass::Slab, Pass::Of(memmap), Pass::Kernel, Pass::Rest])

@@ -5,7 +5,7 @@ use crate::kernel::Kernel;
 use crate::space::START_KERNEL_MAP;
 use crate::symbols::Wanted;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
-use coresift_format::{PageSet, PageSize, Pfn, PhysicalMemory};
+use coresift_format::{PageSet, PageSize, Pfn, PhysAddr, PhysicalMemory};
 use std::ops::Range;
 
 /// What is asked for here by name.
@@ -113,6 +113,20 @@ pub fn find(kernel: &Kernel, memory: &dyn PhysicalMemory) -> (Vec<Protected>, Ve
     }
     found.push(Protected { what: MEM_MAP, pages: memmap(kernel, memory), free_inside: false });
     (found, notes)
+}
+
+/// The page frames of the kernel's variables: what of its image is neither code nor read-only, init sections among it. Nothing where
+/// its symbols are not known.
+#[must_use]
+pub fn image_data(kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
+    let symbol = |name| kernel.symbols.as_ref().ok()?.get(name, "finding the kernel's variables").ok();
+    let Some((start, end)) = symbol("_sdata").zip(symbol("_end")) else { return PageSet::default() };
+    // The image is mapped as a whole.
+    let page = memory.page_size();
+    let pfn = |at: VirtAddr| PhysAddr(at.0.wrapping_sub(START_KERNEL_MAP).wrapping_add(kernel.phys_base)).pfn(page);
+    let (first, last) = (pfn(start), pfn(end));
+    let believable = start < end && end.0 - start.0 <= IMAGE_AREA_KASLR && first < last && last < memory.max_pfn();
+    PageSet::from_ranges(believable.then(|| (first, last.plus(1))))
 }
 
 /// The parts of the kernel image that stay in use, by its symbols: all but what the kernel gives back to the page allocator when
