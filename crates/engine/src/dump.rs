@@ -28,7 +28,7 @@ use std::fmt;
 use std::fs::{self, metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -48,15 +48,32 @@ pub fn dump(
     options: &DumpOptions,
     observer: &dyn Observer,
 ) -> Result<Report, EngineError> {
+    dump_set(&[input.to_owned()], target, options, observer)
+}
+
+/// As [`dump`], of an input that is the parts of a split set, in any order; or of a single file.
+///
+/// # Errors
+/// As [`dump`], or the parts are not of one set.
+pub fn dump_set(
+    inputs: &[PathBuf],
+    target: &Target,
+    options: &DumpOptions,
+    observer: &dyn Observer,
+) -> Result<Report, EngineError> {
     let started = Instant::now();
     // Before the input, which may take long to open.
     check(target, options)?;
     for path in target.files() {
-        if same_file(input, path) {
+        if inputs.iter().any(|input| same_file(input, path)) {
             return Err(EngineError::TargetIsInput { path: path.to_owned() });
         }
     }
-    run(Input::open_with(input, options.map_input)?, target, options, observer, started)
+    let input = match inputs {
+        [one] => Input::open_with(one, options.map_input)?,
+        parts => Input::open_parts(parts)?,
+    };
+    run(input, target, options, observer, started)
 }
 
 /// Whether all files of the target can become one, before any is touched.

@@ -10,7 +10,7 @@ use coresift_kernel::{KernelError, printable};
 use serde_json::{Value, json};
 use std::error::Error;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::PathBuf;
 
 /// What is asked.
 #[derive(clap::Args)]
@@ -37,7 +37,7 @@ impl Questions {
 }
 
 /// Answers `questions` about `dump`.
-pub fn run(questions: &Questions, dump: &Path, json: bool) -> Exit {
+pub fn run(questions: &Questions, dump: &[PathBuf], json: bool) -> Exit {
     match answer(questions, dump, json) {
         Ok(exit) => exit,
         Err(error) => {
@@ -57,9 +57,9 @@ fn advice(error: &(dyn Error + 'static)) -> Option<&'static str> {
     }
 }
 
-fn answer(questions: &Questions, dump: &Path, as_json: bool) -> Result<Exit, Box<dyn Error>> {
+fn answer(questions: &Questions, dump: &[PathBuf], as_json: bool) -> Result<Exit, Box<dyn Error>> {
     let debug = questions.vmlinux.as_deref().map(DebugFile::vmlinux).transpose()?;
-    let input = Input::open(dump)?;
+    let input = Input::open_parts(dump)?;
     let (kernel, _) = open_kernel(&input, debug.as_ref())?;
     let mut answers = Answers::new(&kernel, input.memory());
     let (mut text, mut symbols, mut types, mut missing) = (String::new(), Vec::new(), Vec::new(), Vec::new());

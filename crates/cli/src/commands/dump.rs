@@ -88,6 +88,9 @@ pub struct Args {
     /// standard output
     #[arg(long, verbatim_doc_comment)]
     json: bool,
+    /// A further part, where VMCORE is one part of a split set; once for each
+    #[arg(long = "part", value_name = "FILE")]
+    parts: Vec<PathBuf>,
     /// The memory: /proc/vmcore, or an ELF or kdump file
     vmcore: PathBuf,
     /// The dump to write; - is the standard output. Several names: parts of
@@ -198,7 +201,8 @@ pub fn run(args: &Args) -> Exit {
     };
     let options = DumpOptions { debug, ..options };
     let progress = progress::new();
-    let result = coresift_engine::dump(&args.vmcore, &target, &options, &*progress);
+    let inputs: Vec<PathBuf> = std::iter::once(&args.vmcore).chain(&args.parts).cloned().collect();
+    let result = coresift_engine::dump_set(&inputs, &target, &options, &*progress);
     progress.finish();
     let (report, exit) = match result {
         Ok(report) => {

@@ -4,12 +4,12 @@ use super::ask::{self, Questions};
 use crate::exit::{self, Exit};
 use crate::{cause, output, text};
 use coresift_format::codec::Codec;
-use coresift_format::kdump::DescriptorCounts;
+use coresift_format::kdump::{DescriptorCounts, KdumpFile};
 use coresift_format::{Container, FormatError, Input, PageSize};
 use coresift_kernel::{Kernel, NoteCpus, VmcoreInfo, field};
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Say what a dump is and what it holds
 ///
@@ -24,8 +24,10 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     questions: Questions,
-    /// An ELF core or a kdump-compressed file, flattened or not
-    dump: PathBuf,
+    /// An ELF core or a kdump-compressed file, flattened or not; or the parts of a
+    /// split set
+    #[arg(required = true, verbatim_doc_comment)]
+    dump: Vec<PathBuf>,
 }
 
 fn help() -> String {
@@ -59,6 +61,16 @@ pub fn run(args: &Args) -> Exit {
 /// Memory ranges shown as text; JSON has them all.
 const RANGES_SHOWN: usize = 16;
 
+/// What the descriptors of all files of a dump say.
+fn counts(files: &[KdumpFile]) -> Result<Option<DescriptorCounts>, FormatError> {
+    let mut all: Option<DescriptorCounts> = None;
+    for file in files {
+        let counts = file.count_descriptors()?;
+        all.get_or_insert_default().add(&counts);
+    }
+    Ok(all)
+}
+
 /// What a dump is and holds. In JSON any field may be absent in a later version; null is "not said by the file".
 #[derive(Debug, Serialize)]
 struct Info {
@@ -87,6 +99,10 @@ struct Info {
     compression: Option<String>,
     /// First page frame number, and one more than the last, of a part of a split set.
     part: Option<[u64; 2]>,
+    /// Number of this part, counted from 1, and of all parts, where the part tells.
+    part_number: Option<[u32; 2]>,
+    /// Number of parts read together.
+    parts: usize,
     pages: Pages,
     /// Physical addresses of memory, start and end.
     ranges: Vec<[u64; 2]>,
@@ -130,15 +146,15 @@ struct CodecRow {
 }
 
 impl Info {
-    fn read(path: &Path) -> Result<Self, FormatError> {
-        let mut input = Input::open(path)?;
+    fn read(paths: &[PathBuf]) -> Result<Self, FormatError> {
+        let mut input = Input::open_parts(paths)?;
         let text = input.vmcoreinfo().map(<[u8]>::to_vec);
         let vmcoreinfo = text.as_deref().map(VmcoreInfo::parse).unwrap_or_default();
         let mut problems: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
         if let Some(page) = vmcoreinfo.text("PAGESIZE").and_then(|v| v.parse().ok()).and_then(PageSize::new) {
             problems.extend(input.set_page_size(page).err().map(|error| error.to_string()));
         }
-        let counts = input.as_kdump().map(|file| file.count_descriptors()).transpose()?;
+        let counts = counts(input.kdump_files())?;
         let pages = Pages::of(&input, counts.as_ref());
         let header = input.kdump_header();
         let crash_time = header
@@ -167,6 +183,8 @@ impl Info {
             level: header.map(|(_, sub)| sub.dump_level),
             compression: header.map(|(header, _)| codecs_named(header.status)),
             part: input.as_kdump().and_then(|file| file.part()).map(|part| [part.start.0, part.end.0]),
+            part_number: input.as_kdump().and_then(|file| file.identity()).map(|known| [known.index + 1, known.count]),
+            parts: if input.as_kdump().is_some() { 0 } else { input.kdump_files().len() },
             pages,
             ranges: input
                 .memory()
@@ -219,7 +237,11 @@ impl Info {
             row("Compression", compression.clone());
         }
         if let Some([start, end]) = self.part {
-            row("Part", format!("pfn {start:#x} to {end:#x} of a split set"));
+            let number = self.part_number.map_or_else(String::new, |[number, count]| format!("{number} of {count}, "));
+            row("Part", format!("{number}pfn {start:#x} to {end:#x} of a split set"));
+        }
+        if self.parts > 0 {
+            row("Parts", format!("{} of a split set, read as one", self.parts));
         }
         row("Page size", text::bytes(self.page_size));
         row("Pages", format!("{:>14} up to the highest", text::count(self.pages.total)));

@@ -17,6 +17,7 @@ mod limits;
 mod random;
 mod refilter;
 mod shared;
+mod split;
 mod streams;
 mod target;
 mod threads;

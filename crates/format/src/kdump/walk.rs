@@ -56,6 +56,14 @@ impl DescriptorCounts {
         Codec::ALL.iter().zip(self.codecs).find(|(c, _)| **c == codec).map_or(0, |(_, pages)| pages)
     }
 
+    /// Adds the pages of another file.
+    pub fn add(&mut self, other: &Self) {
+        self.codecs.iter_mut().zip(other.codecs).for_each(|(sum, pages)| *sum += pages);
+        self.unwritten += other.unwritten;
+        self.beyond_end += other.beyond_end;
+        self.damaged += other.damaged;
+    }
+
     /// Pages the bitmap promises and that cannot be read.
     #[must_use]
     pub const fn lost(&self) -> u64 {
