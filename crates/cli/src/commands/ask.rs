@@ -26,7 +26,7 @@ pub struct Questions {
     /// The kernel's vmlinux with debug information, to answer instead of the dump
     /// (before Linux 6.0 the dump cannot)
     #[arg(long, value_name = "FILE", verbatim_doc_comment)]
-    vmlinux: Option<std::path::PathBuf>,
+    vmlinux: Option<PathBuf>,
 }
 
 impl Questions {

@@ -164,7 +164,7 @@ fn a_split_block_bounds_where_parts_begin() {
     dump_input(input, &target, &options(0), &Silent).unwrap();
     for path in &paths[1..] {
         let start = open(path).part().unwrap().start;
-        assert!(start.0 % 64 == 0 || start == open(path).max_pfn(), "{start}");
+        assert!(start.0.is_multiple_of(64) || start == open(path).max_pfn(), "{start}");
     }
 }
 
