@@ -1,6 +1,6 @@
 //! What a run found and did, for people and as JSON.
 
-use coresift_kernel::PageClass;
+use coresift_kernel::{DumpLevel, PageClass};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -86,10 +86,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// RAM pages of a class that is left out, whether this run or an earlier one did so; 0 for a class that is kept.
+    /// RAM pages of a class that this run leaves out, or that the recorded level says an earlier run left out; 0 for a class that is
+    /// kept.
     #[must_use]
     pub fn of_excluded(&self, class: PageClass) -> u64 {
-        self.classes.iter().find(|row| row.name == class.name() && row.excluded).map_or(0, |row| row.pages)
+        let before = DumpLevel::new(self.level).is_some_and(|level| level.excluded().has(class));
+        let row = self.classes.iter().find(|row| row.name == class.name());
+        row.filter(|row| row.excluded || before).map_or(0, |row| row.pages)
     }
 
     /// Pages left out because of their class.

@@ -149,9 +149,11 @@ pub(super) fn failed(error: &EngineError, input: &Path, messages: &Messages) {
         EngineError::SplitBlock { .. } => {
             messages.line(Class::Error, "The splitblock size must be align to page_size.");
         }
-        EngineError::NoSpace { path, limit, .. } => {
+        EngineError::NoSpace { path, limit, readable, .. } => {
             messages.raw(Class::Common, &no_space(path, *limit));
-            messages.line(Class::Common, INCOMPLETE);
+            if *readable {
+                messages.line(Class::Common, INCOMPLETE);
+            }
         }
         EngineError::Stopped { .. } => {
             messages.line(Class::Error, &error.to_string());

@@ -25,7 +25,7 @@ pub fn lines(report: &Report) -> String {
     let original = report.ram_pages;
     let excluded = if again {
         // In an ELF core no zero page is among those kept, but pages in short gaps are.
-        let more = report.elf.map_or_else(|| report.excluded(PageClass::Zero), |elf| elf.gap_pages);
+        let more = report.elf.map_or_else(|| report.of_excluded(PageClass::Zero), |elf| elf.gap_pages);
         original.saturating_sub(report.kept_pages.saturating_sub(more))
     } else {
         ROWS.iter().map(|(_, classes)| count(*classes)).fold(0, u64::saturating_add)
