@@ -11,7 +11,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, reason = "an example")]
 
 use coresift_engine::{
-    DumpOptions, Event, Exclusion, LockTimes, Observer, Stage, Stop, Target, dump_input, lock_times,
+    DumpOptions, Event, Exclusion, Format, LockTimes, Observer, Stage, Stop, Target, dump_input, lock_times,
 };
 use coresift_format::codec::Codec;
 use coresift_format::{Bytes, Input, Window};
@@ -110,6 +110,7 @@ fn main() {
         let none = ClassSet::default();
         let options = DumpOptions {
             exclude: vec![Exclusion::new(DumpLevel::new(0).unwrap(), none, none)],
+            format: Format::Kdump,
             compression: Codec::None.into(),
             threads: Some(workers),
             max_memory: Some(1 << 30),

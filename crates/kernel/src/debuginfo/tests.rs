@@ -9,7 +9,8 @@ const C: u8 = 0x0c;
 const RUST: u8 = 0x1c;
 
 /// Code, tag, whether it has children, and attributes with their forms: string 8, data1 0xb, ref4 0x13.
-const ABBREVIATIONS: &[(u8, u8, bool, &[(u8, u8)])] = &[
+type Abbreviation = (u8, u8, bool, &'static [(u8, u8)]);
+const ABBREVIATIONS: &[Abbreviation] = &[
     (UNIT, 0x11, true, &[(0x13, 0xb)]),
     (STRUCT, 0x13, true, &[(0x03, 8), (0x0b, 0xb)]),
     (MEMBER, 0x0d, false, &[(0x03, 8), (0x49, 0x13), (0x38, 0xb)]),

@@ -75,7 +75,7 @@ impl dyn TypeSource + '_ {
         Ok(layout)
     }
 
-    /// The member at `path`, laid out: see [`Self::member`].
+    /// The member at `path`, laid out: see `member`.
     ///
     /// # Errors
     /// As [`TypeSource::shape`].
