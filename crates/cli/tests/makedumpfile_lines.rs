@@ -191,7 +191,7 @@ const LINES: &[(&str, Want, As)] = &[
     ("--split - a b", Opens, Theirs),
     ("--split - a /etc/passwd", Exists, Theirs),
     ("-R dumpfile", Refused("the standard input: this is an empty file"), Ours),
-    ("--mem-usage /proc/kcore", Refused("--mem-usage: "), Ours),
+    ("--mem-usage /nonexistent/vmcore", Opens, Theirs),
     // Texts.
     ("-v", Text("makedumpfile: version 1.7.9"), Ours),
     ("-v -d 31 whatever", Text("makedumpfile: version 1.7.9"), Ours),

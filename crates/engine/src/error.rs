@@ -151,10 +151,10 @@ pub enum EngineError {
     /// An ELF core has no place for what parts of a set have to know.
     #[error("an ELF core cannot be split; write one file, or a kdump-compressed one in parts")]
     ElfInParts,
-    /// An ELF core can only be made of an ELF core: a kdump-compressed file tells no virtual addresses.
+    /// A kdump-compressed file has no segments; the kernel in it has to tell where it maps memory.
     #[error(
-        "{file} is kdump-compressed, and an ELF core is only made of an ELF core; write a kdump-compressed file, \
-             which crash, drgn and libkdumpfile read"
+        "{file} is kdump-compressed, and where its kernel maps memory cannot be told, so that no ELF core can be made of it; \
+             write a kdump-compressed file, which crash, drgn and libkdumpfile read"
     )]
     ElfOfKdump {
         /// The input.

@@ -8,8 +8,11 @@ use coresift_format::codec::Compression;
 use coresift_format::kdump::{
     Abi, Header, HeaderLayout, Layout, MAX_VERSION, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SetError, SubHeader,
 };
-use coresift_format::{Bits, Container, ELF_INCOMPLETE, ElfKind, Field, Input, Machine, PageSize, Pfn, Segment};
+use coresift_format::{
+    Bits, Container, ELF_INCOMPLETE, ElfKind, Endian, Field, Input, Machine, PageSize, Pfn, Segment,
+};
 use coresift_kernel::debuginfo::open_kernel;
+use coresift_kernel::direct_map::{self, Mapped};
 use coresift_kernel::{ClassSet, DumpLevel, Kernel, KernelError, PageClass, VmcoreInfo};
 
 /// What follows where the kernel's symbols cannot be read, as all kernels before 6.0.
@@ -150,14 +153,13 @@ impl Source {
     }
 
     /// Everything in front of the page data of an ELF core but the headers of the pages, which only these decide. Segments without a
-    /// physical address stand for no memory of their own, and are left out.
+    /// physical address stand for no memory of their own, and are left out. A kdump-compressed input has no segments: they are made as a
+    /// capture kernel makes them.
     ///
     /// # Errors
-    /// The input is no ELF core.
+    /// The input is kdump-compressed, and its kernel does not tell where it maps memory.
     pub fn elf(&self) -> Result<ElfSource, EngineError> {
-        let Some(core) = self.input.as_elf() else {
-            return Err(EngineError::ElfOfKdump { file: self.input.name().to_owned() });
-        };
+        let Some(core) = self.input.as_elf() else { return self.elf_of_kdump() };
         let headers = core.headers();
         Ok(ElfSource {
             kind: ElfKind {
@@ -168,6 +170,32 @@ impl Source {
             },
             notes: self.output_notes().0,
             segments: joined(core.segments().iter().filter(|s| s.has_paddr(headers.bits))),
+        })
+    }
+
+    fn elf_of_kdump(&self) -> Result<ElfSource, EngineError> {
+        let mapped = self.kernel.as_ref().and_then(|kernel| direct_map::segments(kernel, self.input.memory()));
+        let Some(mapped) = mapped else {
+            return Err(EngineError::ElfOfKdump { file: self.input.name().to_owned() });
+        };
+        let segment = |m: &Mapped| Segment {
+            vaddr: m.vaddr,
+            paddr: m.paddr,
+            file_size: m.bytes,
+            mem_size: m.bytes,
+            flags: READ_WRITE_EXECUTE,
+            ..Segment::default()
+        };
+        let endian = self.input.byte_order();
+        let mut notes = self.output_notes().0;
+        let erased = self.input.erase_info()?;
+        if !erased.is_empty() {
+            append_note(&mut notes, endian, b"ERASEINFO", &erased);
+        }
+        Ok(ElfSource {
+            kind: ElfKind { bits: self.input.bits(), endian, machine: Machine::X86_64.0, flags: 0 },
+            notes,
+            segments: mapped.iter().map(segment).collect(),
         })
     }
 
@@ -191,18 +219,7 @@ impl Source {
     fn output_notes(&self) -> (Vec<u8>, Option<(u64, u64)>) {
         let mut notes = self.input.notes().to_vec();
         if let Some(text) = &self.found_info {
-            notes.resize(notes.len().next_multiple_of(4), 0);
-            let endian = self.input.byte_order();
-            let name = *b"VMCOREINFO\0\0";
-            for number in [11, text.len() as u64, 0] {
-                let mut raw = [0; 4];
-                endian.put(&mut raw, Field { at: 0, size: 4 }, number);
-                notes.extend_from_slice(&raw);
-            }
-            notes.extend_from_slice(&name);
-            let at = notes.len() as u64;
-            notes.extend_from_slice(text);
-            notes.resize(notes.len().next_multiple_of(4), 0);
+            let at = append_note(&mut notes, self.input.byte_order(), b"VMCOREINFO", text);
             return (notes, Some((at, text.len() as u64)));
         }
         let at = self.input.vmcoreinfo_offset_in_notes();
@@ -281,6 +298,27 @@ pub(crate) fn joined<'s>(segments: impl Iterator<Item = &'s Segment>) -> Vec<Seg
         }
     }
     joined
+}
+
+/// PF_R, PF_W and PF_X: the flags of a capture kernel's segments.
+const READ_WRITE_EXECUTE: u32 = 7;
+
+/// Appends a note of type 0, and returns where its description begins.
+fn append_note(notes: &mut Vec<u8>, endian: Endian, name: &[u8], description: &[u8]) -> u64 {
+    let pad = |notes: &mut Vec<u8>| notes.resize(notes.len().next_multiple_of(4), 0);
+    pad(notes);
+    for number in [name.len() as u64 + 1, description.len() as u64, 0] {
+        let mut raw = [0; 4];
+        endian.put(&mut raw, Field { at: 0, size: 4 }, number);
+        notes.extend_from_slice(&raw);
+    }
+    notes.extend_from_slice(name);
+    notes.push(0);
+    pad(notes);
+    let at = notes.len() as u64;
+    notes.extend_from_slice(description);
+    pad(notes);
+    at
 }
 
 /// Whether an input that is `incomplete`, but not empty, lacks what the kernel's memory is understood by, so that no better try can be made: then all

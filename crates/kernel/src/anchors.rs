@@ -1,9 +1,9 @@
 //! What a debugger reads before anything else of the memory map: where it hangs, not what it says of pages.
 
+use crate::direct_map;
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memmap::{MapRange, MemoryModel};
-use crate::nodes;
 use crate::space::START_KERNEL_MAP;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use coresift_format::{PageSet, PageSize, PhysicalMemory};
@@ -19,10 +19,7 @@ const MAX_VMALLOC: usize = 1 << 20;
 /// outside the linear map, its image and the memory map; nothing where the linear map is not found.
 #[must_use]
 pub fn vmalloc(kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
-    let mut reader = kernel.reader(memory);
-    let node = nodes::addresses(kernel, &mut reader).ok().and_then(|nodes| nodes.first().copied());
-    let linear = node.and_then(|node| Some(node.0.wrapping_sub(reader.translate(node).ok()?.0.0)));
-    let Some(linear) = linear else { return PageSet::default() };
+    let Some(linear) = direct_map::offset(kernel, memory) else { return PageSet::default() };
     let image = START_KERNEL_MAP.wrapping_sub(kernel.phys_base);
     let in_memmap = |virt: VirtAddr| {
         let len = |r: &MapRange| (r.end.0 - r.start.0).saturating_mul(kernel.memmap.struct_size);

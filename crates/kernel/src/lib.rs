@@ -14,6 +14,7 @@ mod counters;
 mod cpus;
 pub mod debugger;
 pub mod debuginfo;
+pub mod direct_map;
 mod error;
 pub mod inspect;
 mod kallsyms;

@@ -168,12 +168,23 @@ fn image_parts(kernel: &Kernel) -> Result<Vec<Range<u64>>> {
 /// the image area. Its last mapping is of 2 MiB, so that the area can hold memory behind the image that has nothing to do with it.
 fn image_extent(kernel: &Kernel) -> Range<u64> {
     let area = image_area(kernel);
-    let symbol = |name| kernel.symbols.as_ref().ok()?.get(name, "finding the kernel image").ok();
-    let by_symbols = symbol("_text").zip(symbol("_end")).map(|(start, end)| start..end);
     let stext = kernel.info.symbol("_stext").ok().flatten();
     let by_header = kernel.image.clone().filter(|image| stext.is_none_or(|at| image.contains(&at)));
-    let image = by_symbols.or(by_header).map(|image| image.start.0.max(area.start)..image.end.0.min(area.end));
-    image.filter(|image| !image.is_empty()).unwrap_or(area)
+    let by_header = by_header.and_then(|image| within(&area, image.start.0..image.end.0));
+    image_by_symbols(kernel).or(by_header).unwrap_or(area)
+}
+
+/// The kernel image by its symbols `_text` and `_end`; `None` where they are not known.
+pub(crate) fn image_by_symbols(kernel: &Kernel) -> Option<Range<u64>> {
+    let symbols = kernel.symbols.as_ref().ok()?;
+    let symbol = |name| symbols.get(name, "finding the kernel image").ok();
+    within(&image_area(kernel), symbol("_text")?.0..symbol("_end")?.0)
+}
+
+/// What of `range` lies in `area`; `None` for nothing.
+fn within(area: &Range<u64>, range: Range<u64>) -> Option<Range<u64>> {
+    let part = range.start.max(area.start)..range.end.min(area.end);
+    (!part.is_empty()).then_some(part)
 }
 
 fn image_area(kernel: &Kernel) -> Range<u64> {

@@ -314,9 +314,31 @@ fn more_than_65534_segments_are_counted_in_the_section_header() {
 }
 
 #[test]
-fn a_kdump_compressed_input_is_refused_before_the_target_is_touched() {
-    let image = Machine::b0(KernelLayout::get("6.12")).build();
-    let ended = try_dump(Arc::new(image.kdump().bytes()), &elf(31));
+fn a_kdump_compressed_input_becomes_the_core_that_its_source_would_have_become() {
+    for name in ["5.10", "6.12"] {
+        let image = Machine::b0(KernelLayout::get(name)).build();
+        let (_, direct) = dump(core(&image), &elf(31));
+        let ended = try_dump(Arc::new(image.kdump().bytes()), &elf(31));
+        let report = ended.result.unwrap();
+        assert!(report.complete, "{name}: {:?}", report.notes);
+        let (direct, ours) = (Core::read(direct), Core::read(std::fs::read(&ended.path).unwrap()));
+        assert_eq!(direct.ram(), ours.ram(), "{name}");
+        let (one, other) = (direct.data(), ours.data());
+        assert!(one.keys().eq(other.keys()) && !one.is_empty(), "{name}");
+        for (pfn, at) in &one {
+            assert_eq!(direct.page(*at), ours.page(other[pfn]), "{name}: pfn {pfn:#x}");
+        }
+        // At the addresses of the direct map, and the image at its own.
+        let places = |core: &Core| core.loads.iter().map(|l| l.vaddr.wrapping_sub(l.paddr)).collect::<BTreeSet<u64>>();
+        assert!(places(&ours).is_subset(&places(&direct)), "{name}: {:x?} {:x?}", places(&ours), places(&direct));
+    }
+}
+
+#[test]
+fn a_kdump_compressed_input_of_an_unknown_kernel_is_refused_before_the_target_is_touched() {
+    let mut image = Machine::b0(KernelLayout::get("6.12")).build();
+    image.vmcoreinfo = image.vmcoreinfo.replace("SYMBOL(init_uts_ns)", "SYMBOL(other)");
+    let ended = try_dump(Arc::new(image.kdump().bytes()), &elf(1));
     assert!(matches!(ended.result, Err(EngineError::ElfOfKdump { .. })), "{:?}", ended.result);
     assert!(!ended.path.exists());
 }
