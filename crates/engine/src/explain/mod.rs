@@ -327,7 +327,8 @@ impl<'a> Explainer<'a> {
     fn in_kernel(&self, pfn: Pfn, found: Inspection) -> InKernel {
         let raw = found.raw.as_ref().ok();
         InKernel {
-            class: found.class.name(),
+            // What the scan takes a page for whose struct page cannot be read, so that it is kept, explains nothing.
+            class: if raw.is_some() { found.class.name() } else { "unknown" },
             evidence: found.evidence,
             struct_page: found.struct_page.map(|addr| addr.0),
             unread: found.raw.as_ref().err().cloned(),
@@ -355,6 +356,7 @@ impl<'a> Explainer<'a> {
     }
 
     fn why(&self, pfn: Pfn, file: &InFile, found: Option<&Inspection>) -> String {
+        let found = found.filter(|found| found.raw.is_ok());
         match file.state {
             State::NoRam if self.input.as_elf().is_some() => "no program header describes memory there".to_owned(),
             State::NoRam => "the 1st bitmap has no RAM there".to_owned(),
@@ -376,7 +378,9 @@ impl<'a> Explainer<'a> {
                 .to_owned();
         };
         let Some(class) = found.map(|found| found.class) else {
-            return format!("it was left out at dump level {level}; by which rule is not known without its kernel");
+            return format!(
+                "it was left out at dump level {level}; by which rule is not known without its struct page"
+            );
         };
         if ClassSet::UNREADABLE.has(class) {
             return format!("it is {class}, which no dump may read");
