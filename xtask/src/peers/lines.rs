@@ -171,13 +171,18 @@ fn differing_lines(ours: &[String], theirs: &[String], guarded: u64) -> Vec<Stri
 /// Lines that tell of time, of compressed bytes, of a cache we do not have, or of a version.
 const OWN: &[&str] = &["Cache hit", "Write bytes", "erase info", "    Extension filter pages"];
 
+/// Lines of its own that makedumpfile may print behind another: a step's time, and that it does not know a kernel as new as this.
+const GLUED: [&str; 3] =
+    ["STEP [", "The kernel version is not supported.", "The makedumpfile operation may be incomplete."];
+
 /// The lines of the report whose numbers count pages of overlapping segments twice in makedumpfile.
 const TWICE: [&str; 3] = ["Original pages  : 0x", "  Remaining pages  : 0x", "     in ELF format : 0x"];
 
 /// What a program printed, without what is its own, with `overlap` taken out of the numbers that count it.
 fn printed(out: &str, overlap: u64) -> Vec<String> {
-    // makedumpfile does not end its line about the level in front of the first step.
-    let lines = out.lines().map(|l| l.split_once("STEP [").map_or(l, |(before, _)| before));
+    // makedumpfile does not end its line about the level in front of the next.
+    let cut = |line| GLUED.iter().fold(line, |l: &str, next| l.split_once(next).map_or(l, |(before, _)| before));
+    let lines = out.lines().map(cut);
     let lines = lines.filter(|l| !OWN.iter().any(|own| l.starts_with(own)) && !l.trim().is_empty());
     let (mut after_remaining, mut user) = (false, 0);
     lines
