@@ -181,7 +181,8 @@ pub enum Target {
     Parts {
         /// The files, in the order of page frame numbers.
         paths: Vec<PathBuf>,
-        /// What the boundaries between parts are multiples of, in bytes of memory; `None`: of a page.
+        /// What the boundaries between parts are multiples of, in bytes of memory; `None`: of 4096 pages, which crash needs to
+        /// open the parts together.
         block: Option<u64>,
     },
 }

@@ -34,6 +34,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+/// Page frames that crash (9.0.2) counts together when it looks for the descriptors of a part: a part that begins elsewhere than at a
+/// multiple of this is read wrongly, and the set does not open. libkdumpfile and makedumpfile take any boundary.
+const CRASH_SECTION: u64 = 4096;
+
 /// Checks that every one of `paths` can become a part, before any is touched.
 ///
 /// # Errors
@@ -65,7 +69,7 @@ pub fn align(target: &Target, page: PageSize) -> Result<u64, EngineError> {
             Err(EngineError::SplitBlock { block: *block, page })
         }
         Target::Parts { block: Some(block), .. } => Ok(block / page),
-        Target::Parts { block: None, .. } | Target::Path(_) | Target::Stream(_) => Ok(1),
+        Target::Parts { block: None, .. } | Target::Path(_) | Target::Stream(_) => Ok(CRASH_SECTION),
     }
 }
 

@@ -138,27 +138,29 @@ impl Shared<'_> {
 /// a dump without pages; as far as that goes, the boundaries are multiples of `align` page frames.
 #[must_use]
 pub fn cut(slices: &[Slice], parts: usize, end: Pfn, align: u64) -> Vec<std::ops::Range<Pfn>> {
-    let total: u128 = slices.iter().map(|slice| u128::from(slice.weight)).sum();
-    let mut bounds = Vec::new();
-    let (mut before, mut next) = (0u128, 1u128);
+    // Between two places where a cut may be, all is one piece.
+    let mut pieces: Vec<Slice> = Vec::new();
     for slice in slices {
-        let weight = u128::from(slice.weight);
-        // A boundary goes where the sum is nearest: in front of the slice whose middle is behind it.
+        let start = Pfn(slice.start.0 / align * align);
+        match pieces.last_mut() {
+            Some(last) if last.start == start => last.weight = last.weight.saturating_add(slice.weight),
+            _ => pieces.push(Slice { start, ..*slice }),
+        }
+    }
+    let total: u128 = pieces.iter().map(|piece| u128::from(piece.weight)).sum();
+    let mut ranges = Vec::new();
+    let (mut start, mut before, mut next) = (Pfn(0), 0u128, 1u128);
+    for (index, piece) in pieces.iter().enumerate() {
+        let weight = u128::from(piece.weight);
+        // A boundary goes where the sum is nearest: in front of the piece whose middle is behind it.
         while next < parts as u128 && (2 * before + weight) * parts as u128 > 2 * total * next {
-            bounds.push(slice.start);
+            if index > 0 && piece.start > start {
+                ranges.push(start..piece.start);
+                start = piece.start;
+            }
             next += 1;
         }
         before += weight;
-    }
-    let first = slices.first().map_or(Pfn(0), |slice| slice.start);
-    let rounded = bounds.into_iter().map(|Pfn(at)| Pfn(at.saturating_add(align / 2) / align * align));
-    let mut ranges = Vec::new();
-    let mut start = Pfn(0);
-    for bound in rounded.filter(|bound| *bound > first && *bound < end) {
-        if bound > start {
-            ranges.push(start..bound);
-            start = bound;
-        }
     }
     ranges.push(start..end);
     ranges

@@ -22,7 +22,8 @@ fn parts_in(dir: &TempDir, count: usize) -> Vec<PathBuf> {
 }
 
 fn split(source: Vec<u8>, paths: &[PathBuf], options: &DumpOptions) -> Result<Report, EngineError> {
-    let target = Target::Parts { paths: paths.to_vec(), block: None };
+    // Boundaries anywhere: the machine is small.
+    let target = Target::Parts { paths: paths.to_vec(), block: Some(4096) };
     dump_input(Input::from_bytes(Arc::new(source))?, &target, options, &Silent)
 }
 
@@ -166,6 +167,18 @@ fn a_split_block_bounds_where_parts_begin() {
         let start = open(path).part().unwrap().start;
         assert!(start.0.is_multiple_of(64) || start == open(path).max_pfn(), "{start}");
     }
+}
+
+#[test]
+fn crash_can_count_the_pages_of_every_part() {
+    let image = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1100).ram(0x3000..0x7000).build();
+    let dir = place();
+    let paths = parts_in(&dir, 3);
+    let target = Target::Parts { paths: paths.clone(), block: None };
+    dump_input(Input::from_bytes(Arc::new(core(&image))).unwrap(), &target, &options(0), &Silent).unwrap();
+    let starts: Vec<u64> = paths.iter().map(|path| open(path).part().unwrap().start.0).collect();
+    assert!(starts.iter().all(|start| start.is_multiple_of(4096)), "{starts:?}");
+    assert!(starts[1] > 0 && starts[2] > starts[1], "{starts:?}");
 }
 
 #[test]
