@@ -226,7 +226,6 @@ impl Shared {
 
     /// Writes descriptors whose data are written, when those are on the medium.
     fn publish(&self, all: &mut Encoded) -> Result<(), WriteFailed> {
-        all.runs.sort_unstable_by_key(|run| run.at);
         self.output.sync()?;
         // A stream is read from its beginning, and its bytes are written once.
         if !self.output.is_stream() {
@@ -244,15 +243,30 @@ impl Shared {
                 self.output.sync()?;
             }
         }
-        self.write(all)
+        // In the order of need, for the copy may be killed in the middle of it; in the order of the table only what is one write's worth.
+        let mut runs = std::mem::take(&mut all.runs);
+        let mut bytes = 0;
+        let result = runs
+            .chunk_by_mut(|run, _| {
+                bytes += run.end - run.start;
+                let more = bytes < WORTH_A_SYNC;
+                bytes *= usize::from(more);
+                more
+            })
+            .try_for_each(|group| {
+                group.sort_unstable_by_key(|run| run.at);
+                self.write(group, all)
+            });
+        all.runs = runs;
+        result
     }
 
-    /// Writes runs of descriptors, which are in order. Those a short gap apart are joined by reading the gap back: a pass that skips the pages written
-    /// earlier leaves many.
-    fn write(&self, all: &Encoded) -> Result<(), WriteFailed> {
+    /// Writes the `runs` of `all`, which are in the order of the table. Those a short gap apart are joined by reading the gap back: a pass
+    /// that skips the pages written earlier leaves many.
+    fn write(&self, runs: &[EncodedRun], all: &Encoded) -> Result<(), WriteFailed> {
         let mut joined: Vec<u8> = Vec::new();
         let mut start = 0;
-        for run in &all.runs {
+        for run in runs {
             let end = start + joined.len() as u64;
             let gap = run.at.saturating_sub(end);
             if joined.is_empty() || gap > MAX_GAP || joined.len() >= MAX_JOINED || !self.read_gap(&mut joined, end, gap)
