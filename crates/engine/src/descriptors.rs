@@ -13,6 +13,7 @@ use crate::budget::WORKER_STACK;
 use crate::lock::{Held, Lock};
 use crate::target::{Output, WriteFailed};
 use coresift_format::kdump::PageDesc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -43,6 +44,8 @@ struct Shared {
     output: Arc<Output>,
     state: Lock<State>,
     changed: Condvar,
+    /// A sync failed: which data are on the medium is not known any more.
+    unsynced: AtomicBool,
 }
 
 #[derive(Default)]
@@ -118,8 +121,12 @@ impl Descriptors {
     /// An empty table for the file `output`.
     #[must_use]
     pub fn new(output: Arc<Output>) -> Self {
-        let shared =
-            Arc::new(Shared { output, state: Lock::new("descriptors", State::default()), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            output,
+            state: Lock::new("descriptors", State::default()),
+            changed: Condvar::new(),
+            unsynced: AtomicBool::new(false),
+        });
         let worker = Arc::clone(&shared);
         // A stream has no medium to wait for, and its blocks would stand in another order each time.
         let thread = (!shared.output.is_stream())
@@ -213,7 +220,9 @@ impl Shared {
         let next = std::mem::take(&mut state.spare);
         let mut now = std::mem::replace(&mut state.waiting, next);
         drop(state);
-        let result = if now.runs.is_empty() { Ok(()) } else { self.publish(&mut now) };
+        // A system tells of a failed sync once: the next one succeeds, and proves nothing about what was lost.
+        let unsafe_now = self.unsynced.load(Ordering::Relaxed);
+        let result = if now.runs.is_empty() || unsafe_now { Ok(()) } else { self.publish(&mut now) };
         now.clear();
         let mut state = self.state.hold();
         state.bytes = state.waiting.raw.len();
@@ -226,7 +235,7 @@ impl Shared {
 
     /// Writes descriptors whose data are written, when those are on the medium.
     fn publish(&self, all: &mut Encoded) -> Result<(), WriteFailed> {
-        self.output.sync()?;
+        self.sync()?;
         // A stream is read from its beginning, and its bytes are written once.
         if !self.output.is_stream() {
             for first in [half_pending, half_offset] {
@@ -240,7 +249,7 @@ impl Shared {
                 if none {
                     break;
                 }
-                self.output.sync()?;
+                self.sync()?;
             }
         }
         // In the order of need, for the copy may be killed in the middle of it; in the order of the table only what is one write's worth.
@@ -259,6 +268,10 @@ impl Shared {
             });
         all.runs = runs;
         result
+    }
+
+    fn sync(&self) -> Result<(), WriteFailed> {
+        self.output.sync().inspect_err(|_| self.unsynced.store(true, Ordering::Relaxed))
     }
 
     /// Writes the `runs` of `all`, which are in the order of the table. Those a short gap apart are joined by reading the gap back: a pass

@@ -79,6 +79,7 @@ pub fn dump_set(
 /// Whether all files of the target can become one, before any is touched.
 fn check(target: &Target, options: &DumpOptions) -> Result<(), EngineError> {
     match target {
+        Target::Parts { .. } if options.format == Format::Elf => Err(EngineError::ElfInParts),
         Target::Parts { paths, .. } => split::check(paths, options.force),
         one => Output::check_target(one, options.force),
     }
@@ -389,7 +390,7 @@ impl<'a> Run<'a> {
                 self.stage("understand", self.started_here, 0, 0);
                 let clock = Instant::now();
                 let mut plan = Plan::filter(prepared, limits, bitmap, observer)?;
-                if self.options.exclude_unused_map {
+                if self.options.exclude_unused_map && plan.stopped.is_none() {
                     plan.leave_out_unused_map(kernel, memory);
                 }
                 self.stage("find pages", clock, memory.ram().len(), plan.bytes_in);

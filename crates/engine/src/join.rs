@@ -315,7 +315,10 @@ impl<'a> Source<'a> {
 
     fn place(&self, desc: PageDesc, block: u64, len: u64) -> Place {
         let PageDesc { offset, size, flags } = desc;
-        let own = self.file.descriptors().saturating_add((self.ranks.end - self.ranks.start) * PageDesc::SIZE as u64);
+        let own = self
+            .file
+            .descriptors()
+            .saturating_add(self.ranks.end.saturating_sub(self.ranks.start).saturating_mul(PageDesc::SIZE as u64));
         let end = offset.checked_add(size.into());
         if offset < own || size == 0 || u64::from(size) > block || end.is_none_or(|end| end > len) {
             Place::Lost

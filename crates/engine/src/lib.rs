@@ -44,7 +44,7 @@ mod worker;
 mod writer;
 
 pub use budget::usable_cpus;
-pub use dump::{dump, dump_input, dump_set, usage};
+pub use dump::{dump, dump_input, dump_set, same_file, usage};
 pub use error::EngineError;
 pub use explain::{Explanation, Explanations, Failed, InFile, InKernel, State, Subject, UnknownSubject, explain};
 pub use join::{JoinOptions, Joined, JoinedPart, join};

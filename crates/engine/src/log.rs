@@ -90,7 +90,9 @@ fn saved(
     options: &DumpOptions,
 ) -> Result<(u64, Vec<LogProblem>), SaveFailed> {
     let targets = target.files().iter().map(|file| (file.as_path(), "the target of the dump"));
-    for (other, what) in targets.chain([(Path::new(input.name()), "the input")]) {
+    let parts = input.kdump_files().iter().map(|file| Path::new(file.name()));
+    let inputs = parts.chain([Path::new(input.name())]).map(|file| (file, "the input"));
+    for (other, what) in targets.chain(inputs) {
         if same_file(path, other) || place(path).is_some_and(|p| Some(p) == place(other)) {
             return Err(SaveFailed::Taken(what));
         }

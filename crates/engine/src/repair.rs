@@ -18,12 +18,15 @@ use crate::observer::{Observer, Stage};
 use crate::source::joined;
 use crate::target::{Output, WriteFailed};
 use crate::verify::{PageCheck, PageCounts, PageProblem, check_pages, container, salvage};
-use coresift_format::kdump::{Header, KdumpFile, PageDesc, Region, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
+use coresift_format::kdump::{
+    Header, KdumpFile, PageDesc, PartIdentity, Region, SIGNATURE, STATUS_INCOMPLETE, SubHeader,
+};
 use coresift_format::{
     Bytes, ChunkBits, ELF_INCOMPLETE, ElfCore, ElfKind, ElfLayout, Field, FormatError, Input, Notes, PageSet,
     PageSetBuilder, Pfn, PhysicalMemory,
 };
 use serde::Serialize;
+use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -98,7 +101,7 @@ pub fn repair(
         page_size: input.memory().page_size().bytes() as u64,
     };
     let output = Arc::new(Output::open(out, options.force, false)?);
-    let job = Job { input: &input, found: &found, output: &output, observer };
+    let job = Job { input: &input, found: &found, output: &output, observer, unread: Cell::new(false) };
     let done = match (input.as_kdump(), input.as_elf()) {
         (Some(file), _) => job.kdump(file, &mut report),
         (None, Some(core)) => job.elf(core, &mut report),
@@ -138,6 +141,8 @@ struct Job<'a> {
     found: &'a PageCheck,
     output: &'a Arc<Output>,
     observer: &'a dyn Observer,
+    /// Whether a part of the input could not be read while it was copied.
+    unread: Cell<bool>,
 }
 
 impl Job<'_> {
@@ -160,6 +165,9 @@ impl Job<'_> {
         let sub = sub.encode(header.header_version, file.layout());
         output.empty(end)?;
         output.write_at(&main_header(true), 0)?;
+        if let Some(identity) = file.identity() {
+            output.write_at(&identity.encode(file.layout().endian), PartIdentity::OFFSET)?;
+        }
         output.write_at(&sub, block)?;
         self.copy(file.bytes(), block + sub.len() as u64, file.bitmaps_at(), &mut |_| {})?;
         let mut failed = None;
@@ -176,6 +184,7 @@ impl Job<'_> {
         output.sync()?;
         self.descriptors(file)?;
         output.sync()?;
+        self.admit(report);
         if report.complete {
             output.write_at(&main_header(false), 0)?;
             output.sync()?;
@@ -192,6 +201,17 @@ impl Job<'_> {
             && input.truncated().is_none();
         if !report.complete && !input.incomplete() {
             report.changed.push("marked as ended early, so that readers expect pages to be missing".to_owned());
+        }
+    }
+
+    /// What could not be read now, though nothing was found wrong with it, is zeros in the new file: that stays marked.
+    fn admit(&self, report: &mut Repair) {
+        if report.complete && self.unread.get() {
+            report.complete = false;
+            report.changed.push(
+                "left marked as ended early: the disk failed while pages were copied; run it without --quick"
+                    .to_owned(),
+            );
         }
     }
 
@@ -228,6 +248,7 @@ impl Job<'_> {
                 let piece = buf.get_mut(..pages as usize * page.bytes()).unwrap_or_default();
                 // Each page was read before, but for --quick; what cannot be read now is zeros, as it would be in a copy.
                 if view.read(at.addr(page), piece).is_err() {
+                    self.unread.set(true);
                     piece.fill(0);
                 }
                 writer.pages(piece)?;
@@ -236,6 +257,7 @@ impl Job<'_> {
                 at = at.plus(pages);
             }
         }
+        self.admit(report);
         Ok(writer.finish(report.complete)?)
     }
 
@@ -264,7 +286,10 @@ impl Job<'_> {
             let want = usize::try_from(to - at).unwrap_or(PIECE).min(PIECE);
             let piece = buf.get_mut(..want).unwrap_or_default();
             // Where the disk fails, the pages that lie there are lost already, and what lies around them is not.
-            let n = bytes.read_at(at, piece).unwrap_or_else(|_| in_small_pieces(bytes, at, piece));
+            let n = bytes.read_at(at, piece).unwrap_or_else(|_| {
+                self.unread.set(true);
+                in_small_pieces(bytes, at, piece)
+            });
             if n == 0 {
                 break;
             }

@@ -164,7 +164,9 @@ fn pointer(pages: &mut Pages<'_>, what: &'static str, at: VirtAddr) -> Result<Vi
 
 /// The length in bytes of a buffer of the log: a power of two, no more than the machine has memory.
 fn length(pages: &Pages<'_>, what: &'static str, addr: VirtAddr, value: u64) -> Result<u64> {
-    if !value.is_power_of_two() || value > MOST_BYTES.min(pages.ram_bytes().next_power_of_two()) {
+    if !value.is_power_of_two()
+        || value > MOST_BYTES.min(pages.ram_bytes().checked_next_power_of_two().unwrap_or(u64::MAX))
+    {
         let hint = "; it should be a power of two, and no more than 2 GiB or than the machine has memory";
         return Err(KernelError::Implausible { what, addr, value, hint });
     }

@@ -4,6 +4,7 @@ use super::Stop;
 use super::line::CommandLine;
 use super::messages::{Class, Messages};
 use crate::cause;
+use coresift_engine::same_file;
 use coresift_format::Input;
 use coresift_kernel::debuginfo::{self, DebugFile, Vmlinux};
 use coresift_kernel::{Mismatch, VirtAddr};
@@ -18,6 +19,11 @@ pub fn generate(line: &CommandLine, messages: &Messages) -> Result<(), Stop> {
         return Err(Stop::Failed);
     };
     let (target, vmlinux) = (Path::new(target), Path::new(vmlinux));
+    if same_file(vmlinux, target) {
+        let text = format!("Can't open the vmcoreinfo file({}). It is the kernel file", target.display());
+        messages.line(Class::Error, &text);
+        return Err(Stop::Failed);
+    }
     let text = Vmlinux::open(vmlinux).and_then(|vmlinux| debuginfo::vmcoreinfo(&vmlinux)).map_err(|error| {
         messages.line(Class::Error, &error.to_string());
         Stop::Failed

@@ -6,7 +6,7 @@ use super::messages::{Class, Messages};
 use super::options::Opt;
 use super::{Stop, debuginfo};
 use crate::cause;
-use coresift_engine::{open_log_file, write_log};
+use coresift_engine::{open_log_file, same_file, write_log};
 use coresift_format::Input;
 use coresift_kernel::KernelError;
 use coresift_kernel::printk::{KernelLog, LogProblem, Since, Wrong};
@@ -27,6 +27,9 @@ pub fn save(line: &CommandLine, messages: &Messages) -> Result<(), Stop> {
     let name = output.map_or_else(|| STDOUT.to_owned(), |path| path.display().to_string());
     if let Some(Err(error)) = output.map(|path| may_write(path, force)) {
         return fail(messages, &format!("Can't open the dump file ({name}). {}", cause::text(&error)));
+    }
+    if output.is_some_and(|output| same_file(input, output)) {
+        return fail(messages, &format!("Can't open the dump file({name}). It is the dump memory"));
     }
     may_read(input, messages)?;
     let input = match Input::open_with(input, !line.has(Opt::NonMmap)) {

@@ -118,10 +118,8 @@ fn elf(arrived: &Rearranged, made: &mut Unflattened) {
         }
     };
     made.lost.clear();
-    for segment in &headers.segments {
-        let range = segment.file_offset..segment.file_offset.saturating_add(segment.file_size);
-        for gap in arrived.written.gaps(range).into_iter().take(MAX_LISTED - made.lost.len().min(MAX_LISTED)) {
-            made.lost.push(LostRange { start: gap.start, end: gap.end, what: "memory of a PT_LOAD" });
-        }
-    }
+    // Overlapping segments name their gaps again and again: once the list is full, or all that came was looked at, that is enough.
+    let ranges = headers.segments.iter().map(|s| s.file_offset..s.file_offset.saturating_add(s.file_size));
+    let gaps = ranges.flat_map(|range| arrived.written.gaps(range)).take(MAX_LISTED);
+    made.lost.extend(gaps.map(|gap| LostRange { start: gap.start, end: gap.end, what: "memory of a PT_LOAD" }));
 }

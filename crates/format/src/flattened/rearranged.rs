@@ -65,17 +65,19 @@ impl Written {
     }
 
     /// The parts of `range` that were not written.
-    #[must_use]
-    pub fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let (mut gaps, mut at) = (Vec::new(), range.start);
-        while at < range.end {
-            let run = self.next(at).unwrap_or(range.end..range.end);
-            if run.start > at {
-                gaps.push(at..run.start.min(range.end));
+    pub fn gaps(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            while at < range.end {
+                let run = self.next(at).unwrap_or(range.end..range.end);
+                let gap = at..run.start.min(range.end);
+                at = run.end.max(at.saturating_add(1));
+                if !gap.is_empty() {
+                    return Some(gap);
+                }
             }
-            at = run.end.max(at.saturating_add(1));
-        }
-        gaps
+            None
+        })
     }
 
     /// Whether there were more runs than are remembered, so that what was written may seem not to be.
@@ -164,7 +166,7 @@ mod tests {
             written.settle();
             let truth = |at: u64| ranges.iter().any(|(start, len)| (*start..start + len).contains(&at));
             prop_assert_eq!(written.has(&(from..from + len)), (from..from + len).all(truth));
-            let gaps = written.gaps(from..from + len);
+            let gaps: Vec<_> = written.gaps(from..from + len).collect();
             let lacking: Vec<u64> = gaps.iter().cloned().flatten().collect();
             let expected: Vec<u64> = (from..from + len).filter(|at| !truth(*at)).collect();
             prop_assert_eq!(lacking, expected);

@@ -181,7 +181,7 @@ fn xarray(
     }
     match entry.0 & 3 {
         0 => each(w, entry),
-        2 if levels > 0 => {
+        2 if levels > 0 && w.visit() => {
             let at = VirtAddr(entry.0 - 2);
             w.need("xa_node", at, node.size);
             let mut slots = [0; XA_SLOTS as usize * 8];

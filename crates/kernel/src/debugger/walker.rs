@@ -13,6 +13,8 @@ pub(super) type Work = Result<()>;
 
 /// Most bytes of one thing: nothing a debugger reads at once is larger, but a kernel log someone made huge.
 const MAX_BYTES: u64 = 64 << 20;
+/// Entries of lists and nodes of trees that are visited in all: sixteen for each task of the most tasks that are walked.
+const MAX_VISITS: usize = 1 << 20;
 const PAGE: u64 = 4096;
 
 /// Goes from pointer to pointer.
@@ -28,6 +30,8 @@ pub(super) struct Walker<'a> {
     pub(super) found: Option<u64>,
     /// What each cpu's per-cpu variables are apart from their symbols, by cpu; found by the step for cpus.
     pub(super) per_cpu: Vec<u64>,
+    /// List entries and nodes that may still be visited.
+    visits: usize,
     /// Tasks that were seen.
     pub(super) tasks: HashSet<VirtAddr>,
     /// Addresses of code found on stacks since they were last looked up, in units of what one entry of the lookup table covers.
@@ -47,6 +51,7 @@ impl<'a> Walker<'a> {
             count: 0,
             found: None,
             per_cpu: Vec::new(),
+            visits: MAX_VISITS,
             tasks: HashSet::new(),
             code: HashSet::new(),
             looked_up: HashSet::new(),
@@ -184,13 +189,19 @@ impl<'a> Walker<'a> {
     ) -> Work {
         let mut entry = self.pointer(what, head)?;
         for _ in 0..most {
-            if entry == head || entry.0 == 0 {
+            if entry == head || entry.0 == 0 || !self.visit() {
                 break;
             }
             each(self, entry);
             entry = self.pointer(what, entry)?;
         }
         Ok(())
+    }
+
+    /// Counts a visit to an entry of a list or a tree; false when there were too many, as where a torn one leads back into itself.
+    pub(super) fn visit(&mut self) -> bool {
+        self.visits = self.visits.saturating_sub(1);
+        self.visits > 0
     }
 
     /// The text at `addr`. A debugger reads on for as long as one may be, but a text that ends in its page needs no other.
