@@ -4,6 +4,7 @@ use crate::batches::{BATCH_BYTES, Batches, Pass};
 use crate::bitmap::Bitmap;
 use crate::budget::{Budget, peak_memory, usable_cpus};
 use crate::checks;
+use crate::elf_pages;
 use crate::error::EngineError;
 use crate::file_writer::FileWriter;
 use crate::log;
@@ -285,6 +286,8 @@ pub(crate) struct Run<'a> {
     pub(crate) budget: Budget,
     /// Memory of page sets that is taken whatever the budget, in bytes.
     pub(crate) fixed: u64,
+    /// Memory that the page sets of the plan and of the file take at the most, where the file holds none of them, in bytes.
+    sets: u64,
     /// Pages to write, once that is known.
     pub(crate) kept: u64,
     pub(crate) report: Report,
@@ -323,12 +326,17 @@ impl<'a> Run<'a> {
         let input_sets = (memory.ram().memory() + memory.stored().memory() + input.index_memory()) as u64;
         let map = source.kernel.as_ref().map_or((0, 0), |k| (k.memmap.memory() as u64, Chunks::of(k).len()));
         let fixed = Budget::fixed(input_sets + map.0, map.1);
-        let needed = Budget::needed(compression(options).largest(), fixed);
+        let sets = match options.format {
+            // There is no bitmap in the file that could hold one.
+            Format::Elf => elf_pages::sets(memory.stored()),
+            Format::Kdump => 0,
+        };
+        let needed = Budget::needed(compression(options).largest(), fixed + sets);
         if budget.given && needed > budget.bytes {
             return Err(EngineError::Budget { budget: budget.bytes, needed });
         }
         let started_here = if first { started } else { Instant::now() };
-        Ok(Self { source, options, exclusion, started, started_here, first, budget, fixed, kept: 0, report })
+        Ok(Self { source, options, exclusion, started, started_here, first, budget, fixed, sets, kept: 0, report })
     }
 
     /// Threads that were asked for.
@@ -379,10 +387,9 @@ impl<'a> Run<'a> {
             Some(kernel) => {
                 let prepared = Prepared::new(kernel, memory, self.exclusion.classes);
                 let limits = Limits {
-                    threads: self.threads(0),
+                    threads: self.threads(self.sets),
                     room: match self.options.format {
                         Format::Kdump => self.budget.room(self.options.compression.largest(), self.fixed),
-                        // A bit a page at most; there is no bitmap in the file that could hold it.
                         Format::Elf => usize::MAX,
                     },
                     stop: &self.options.stop,

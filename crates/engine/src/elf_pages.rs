@@ -10,8 +10,7 @@ use crate::observer::{Observer, Stage};
 use crate::stop::Stop;
 use crate::worker::is_zero;
 use coresift_format::{
-    CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, MemoryView, PageSet, PageSetBuilder, PageSize, Pfn, PhysicalMemory, ReadError,
-    Segment,
+    CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, MemoryView, PageSet, PageSetBuilder, Pfn, PhysicalMemory, Segment,
 };
 use coresift_kernel::{Kernel, KernelReader, must_not_be_read};
 use std::collections::BTreeMap;
@@ -23,6 +22,16 @@ pub const SHORT_GAP: u64 = 256;
 /// Pages that could not be read which are remembered one by one.
 const MAX_LOST: usize = 4096;
 
+/// Page sets of a whole input that are there at one time: the pages to keep, of these slab pages and others, those without zeros, and
+/// those of the file.
+const SETS: u64 = 5;
+
+/// Memory that the page sets of an ELF core of `stored` take at the most, in bytes: a bit a page each.
+#[must_use]
+pub fn sets(stored: &PageSet) -> u64 {
+    SETS * stored.chunks().count() as u64 * (CHUNK_PAGES / 8)
+}
+
 /// What is to be decided.
 pub struct Asked<'a> {
     /// The input.
@@ -33,6 +42,8 @@ pub struct Asked<'a> {
     pub keep: &'a PageSet,
     /// Whether pages filled with zeros are left out.
     pub without_zeros: bool,
+    /// Whether each page is read even so, since some may be lost: once there are headers, a page without data can only be filled with zeros.
+    pub read_all: bool,
     /// The segments of the input: a gap between two of them is none.
     pub segments: &'a [Segment],
     /// Threads.
@@ -62,9 +73,10 @@ impl Asked<'_> {
     /// Decides. Every page that may be zero is read for it.
     #[must_use]
     pub fn decide(&self, observer: &dyn Observer) -> ElfPages {
-        let mut pages = if self.without_zeros { self.less_zeros(observer) } else { ElfPages::default() };
-        let without_zeros = std::mem::take(&mut pages.data);
-        let kept = if self.without_zeros { &without_zeros } else { self.keep };
+        let read = self.without_zeros || self.read_all;
+        let mut pages = if read { self.read(observer) } else { ElfPages::default() };
+        let found = std::mem::take(&mut pages.data);
+        let kept = if read { &found } else { self.keep };
         let spans = self.spans();
         let stored = self.memory.stored();
         pages.data = self.by_chunk(stored, || {
@@ -76,9 +88,9 @@ impl Asked<'_> {
         pages
     }
 
-    /// The pages to keep that are not filled with zeros, as far as they can be read.
+    /// The pages to keep, as far as they can be read, and, where that is asked for, without those filled with zeros.
     #[must_use]
-    pub fn less_zeros(&self, observer: &dyn Observer) -> ElfPages {
+    pub fn read(&self, observer: &dyn Observer) -> ElfPages {
         let told = Mutex::new((0, Vec::new(), 0));
         let data = self.by_chunk(self.keep, || {
             let (mut view, mut scratch) = (self.memory.view(), ChunkBits::default());
@@ -90,7 +102,7 @@ impl Asked<'_> {
                     return;
                 }
                 let mut lost = Vec::new();
-                test(&mut *view, self.memory.page_size(), chunk, &scratch, bits, &mut lost);
+                self.test(&mut *view, chunk, &scratch, bits, &mut lost);
                 let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 told.0 += scratch.count();
                 told.2 += lost.len() as u64;
@@ -109,6 +121,44 @@ impl Asked<'_> {
             data,
             lost,
             lost_count,
+        }
+    }
+
+    /// Sets in `found` which of the pages `asked` of a chunk are to be kept.
+    fn test(
+        &self,
+        view: &mut dyn MemoryView,
+        chunk: u64,
+        asked: &ChunkBits,
+        found: &mut ChunkBits,
+        lost: &mut Vec<(Pfn, String)>,
+    ) {
+        let page = self.memory.page_size();
+        let size = page.bytes();
+        let base = chunk << CHUNK_SHIFT;
+        let stays = |bytes: &[u8]| !self.without_zeros || !is_zero(bytes);
+        for (start, end) in asked.runs() {
+            let mut at = start;
+            while at < end {
+                let pages = (end - at).min((BATCH_BYTES / size).max(1) as u64);
+                match view.slice(Pfn(base + at).addr(page), pages as usize * size) {
+                    Ok(bytes) => {
+                        for (index, bytes) in (at..).zip(bytes.chunks_exact(size)) {
+                            if stays(bytes) {
+                                found.set(index, index + 1);
+                            }
+                        }
+                    }
+                    Err(_) => (at..at + pages).for_each(|index| {
+                        match view.slice(Pfn(base + index).addr(page), size).map(stays) {
+                            Ok(true) => found.set(index, index + 1),
+                            Ok(false) => {}
+                            Err(error) => lost.push((Pfn(base + index), error.to_string())),
+                        }
+                    }),
+                }
+                at += pages;
+            }
         }
     }
 
@@ -161,45 +211,6 @@ impl InOrder {
         while let Some(found) = self.waiting.remove(&self.next) {
             self.set.append(&found);
             self.next += 1;
-        }
-    }
-}
-
-/// Sets in `found` which of the pages `asked` of a chunk are not filled with zeros.
-fn test(
-    view: &mut dyn MemoryView,
-    page: PageSize,
-    chunk: u64,
-    asked: &ChunkBits,
-    found: &mut ChunkBits,
-    lost: &mut Vec<(Pfn, String)>,
-) {
-    let size = page.bytes();
-    let base = chunk << CHUNK_SHIFT;
-    for (start, end) in asked.runs() {
-        let mut at = start;
-        while at < end {
-            let pages = (end - at).min((BATCH_BYTES / size).max(1) as u64);
-            match view.slice(Pfn(base + at).addr(page), pages as usize * size) {
-                Ok(bytes) => {
-                    for (index, bytes) in (at..).zip(bytes.chunks_exact(size)) {
-                        if !is_zero(bytes) {
-                            found.set(index, index + 1);
-                        }
-                    }
-                }
-                Err(_) => (at..at + pages).for_each(|index| {
-                    let zero = |view: &mut dyn MemoryView| -> Result<bool, ReadError> {
-                        view.slice(Pfn(base + index).addr(page), size).map(is_zero)
-                    };
-                    match zero(view) {
-                        Ok(true) => {}
-                        Ok(false) => found.set(index, index + 1),
-                        Err(error) => lost.push((Pfn(base + index), error.to_string())),
-                    }
-                }),
-            }
-            at += pages;
         }
     }
 }

@@ -151,15 +151,6 @@ pub enum EngineError {
     /// An ELF core has no place for what parts of a set have to know.
     #[error("an ELF core cannot be split; write one file, or a kdump-compressed one in parts")]
     ElfInParts,
-    /// A kdump-compressed file has no segments; the kernel in it has to tell where it maps memory.
-    #[error(
-        "{file} is kdump-compressed, and where its kernel maps memory cannot be told, so that no ELF core can be made of it; \
-             write a kdump-compressed file, which crash, drgn and libkdumpfile read"
-    )]
-    ElfOfKdump {
-        /// The input.
-        file: String,
-    },
     /// The codec cannot be set up.
     #[error(transparent)]
     Codec(#[from] CodecError),

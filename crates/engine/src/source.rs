@@ -2,14 +2,14 @@
 
 use crate::error::EngineError;
 use crate::observer::{Event, Observer};
-use crate::options::{DumpOptions, Exclusion};
+use crate::options::{DumpOptions, Exclusion, Format};
 use crate::writer::Metadata;
 use coresift_format::codec::Compression;
 use coresift_format::kdump::{
     Abi, Header, HeaderLayout, Layout, MAX_VERSION, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SetError, SubHeader,
 };
 use coresift_format::{
-    Bits, Container, ELF_INCOMPLETE, ElfKind, Endian, Field, Input, Machine, PageSize, Pfn, Segment,
+    Bits, Container, ELF_INCOMPLETE, ElfKind, Endian, Field, Input, Machine, Notes, PageSize, Pfn, Segment,
 };
 use coresift_kernel::debuginfo::open_kernel;
 use coresift_kernel::direct_map::{self, Mapped};
@@ -19,6 +19,10 @@ use coresift_kernel::{ClassSet, DumpLevel, Kernel, KernelError, PageClass, Vmcor
 const NO_SYMBOLS: &str =
     "per-cpu areas are not guarded, and slab and hugetlb pages not checked against the kernel's count";
 
+/// What follows where an ELF core is made of a file that has no segments, and the kernel in it is not understood.
+const NOT_MAPPED: &str = "where the kernel maps memory is not known: each segment of the ELF core has its physical address for the virtual one, \
+     as QEMU's have; crash and drgn translate by page tables, gdb finds nothing";
+
 /// The input and what is known about its kernel.
 pub struct Source {
     /// The input.
@@ -27,6 +31,8 @@ pub struct Source {
     pub kernel: Option<Kernel>,
     /// VMCOREINFO that the input's notes lack, to be added to the output's.
     found_info: Option<Vec<u8>>,
+    /// The segments of an ELF core to be made of an input that has none.
+    made_segments: Vec<Segment>,
     /// Why pages are missing from the input that no filtering left out.
     pub missing: Option<String>,
     /// Things a user should know.
@@ -85,10 +91,17 @@ impl Source {
                 (None, text.map(<[u8]>::to_vec))
             }
         };
+        let made_segments = if options.format == Format::Elf && input.as_elf().is_none() {
+            let (segments, mapped) = made_segments(&input, kernel.as_ref());
+            notes.extend((!mapped).then(|| NOT_MAPPED.to_owned()));
+            segments
+        } else {
+            Vec::new()
+        };
         for note in &notes {
             observer.event(Event::Note(note.clone()));
         }
-        Ok(Self { input, kernel, found_info, missing, notes })
+        Ok(Self { input, kernel, found_info, made_segments, missing, notes })
     }
 
     /// One more than the highest page frame the output speaks of: that of an earlier dump, else where the memory map and the pages
@@ -153,11 +166,10 @@ impl Source {
     }
 
     /// Everything in front of the page data of an ELF core but the headers of the pages, which only these decide. Segments without a
-    /// physical address stand for no memory of their own, and are left out. A kdump-compressed input has no segments: they are made as a
-    /// capture kernel makes them.
+    /// physical address stand for no memory of their own, and are left out. A kdump-compressed input has no segments: they are made.
     ///
     /// # Errors
-    /// The input is kdump-compressed, and its kernel does not tell where it maps memory.
+    /// What the input says was erased from it cannot be read.
     pub fn elf(&self) -> Result<ElfSource, EngineError> {
         let Some(core) = self.input.as_elf() else { return self.elf_of_kdump() };
         let headers = core.headers();
@@ -174,28 +186,21 @@ impl Source {
     }
 
     fn elf_of_kdump(&self) -> Result<ElfSource, EngineError> {
-        let mapped = self.kernel.as_ref().and_then(|kernel| direct_map::segments(kernel, self.input.memory()));
-        let Some(mapped) = mapped else {
-            return Err(EngineError::ElfOfKdump { file: self.input.name().to_owned() });
-        };
-        let segment = |m: &Mapped| Segment {
-            vaddr: m.vaddr,
-            paddr: m.paddr,
-            file_size: m.bytes,
-            mem_size: m.bytes,
-            flags: READ_WRITE_EXECUTE,
-            ..Segment::default()
-        };
         let endian = self.input.byte_order();
         let mut notes = self.output_notes().0;
+        // Of a file that was an ELF core before, the notes tell it already.
         let erased = self.input.erase_info()?;
+        let erased = erased.strip_prefix(&*Notes::new(&notes, endian).erase_info()).unwrap_or(&erased);
         if !erased.is_empty() {
-            append_note(&mut notes, endian, b"ERASEINFO", &erased);
+            append_note(&mut notes, endian, b"ERASEINFO", erased);
         }
+        // As kexec does for i386 with PAE, whose memory ends where 32 bits do not reach.
+        let narrow = self.made_segments.iter().all(|s| s.paddr.saturating_add(s.mem_size) <= 1 << 32);
+        let bits = if narrow { self.input.bits() } else { Bits::B64 };
         Ok(ElfSource {
-            kind: ElfKind { bits: self.input.bits(), endian, machine: Machine::X86_64.0, flags: 0 },
+            kind: ElfKind { bits, endian, machine: self.input.machine().0, flags: 0 },
             notes,
-            segments: mapped.iter().map(segment).collect(),
+            segments: self.made_segments.clone(),
         })
     }
 
@@ -298,6 +303,24 @@ pub(crate) fn joined<'s>(segments: impl Iterator<Item = &'s Segment>) -> Vec<Seg
         }
     }
     joined
+}
+
+/// The segments of an input that has none, as a capture kernel makes them, and true; where the kernel does not tell where it maps memory,
+/// those of QEMU's `dump-guest-memory` without paging, and false.
+fn made_segments(input: &Input, kernel: Option<&Kernel>) -> (Vec<Segment>, bool) {
+    let memory = input.memory();
+    let mapped = kernel.and_then(|kernel| direct_map::segments(kernel, memory));
+    let known = mapped.is_some();
+    let mapped = mapped.unwrap_or_else(|| direct_map::ram(memory, 0).collect());
+    let segment = |m: &Mapped| Segment {
+        vaddr: m.vaddr,
+        paddr: m.paddr,
+        file_size: m.bytes,
+        mem_size: m.bytes,
+        flags: READ_WRITE_EXECUTE,
+        ..Segment::default()
+    };
+    (mapped.iter().map(segment).collect(), known)
 }
 
 /// PF_R, PF_W and PF_X: the flags of a capture kernel's segments.

@@ -397,12 +397,15 @@ impl Input {
         }
     }
 
-    /// The text that says what was erased; of a split set, of all parts.
+    /// The text that says what was erased; of a split set, of all parts; of an ELF core, of its notes.
     ///
     /// # Errors
     /// The operating system's.
     pub fn erase_info(&self) -> Result<Vec<u8>> {
-        erase_info(self.kdump_files())
+        match self.as_elf() {
+            Some(core) => Ok(Notes::new(&self.notes, core.headers().endian).erase_info()),
+            None => erase_info(self.kdump_files()),
+        }
     }
 
     /// The opened ELF core.

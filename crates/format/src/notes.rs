@@ -49,6 +49,17 @@ impl<'a> Notes<'a> {
         self.find(|n| n.name == b"VMCOREINFO").map(|n| n.desc_offset..n.desc_offset + n.desc.len())
     }
 
+    /// The texts of makedumpfile's ERASEINFO notes, one behind the other, without the zeros they end in: the length of the note is an upper
+    /// bound, taken before the text was known.
+    #[must_use]
+    pub fn erase_info(self) -> Vec<u8> {
+        let text = |note: Note<'a>| {
+            let end = note.desc.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+            note.desc.get(..end).unwrap_or_default()
+        };
+        self.filter(|n| n.name == b"ERASEINFO").flat_map(text).copied().collect()
+    }
+
     /// Number of notes with the registers of a CPU.
     #[must_use]
     pub fn cpus(self) -> u32 {

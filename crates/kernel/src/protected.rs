@@ -187,7 +187,8 @@ fn within(area: &Range<u64>, range: Range<u64>) -> Option<Range<u64>> {
     (!part.is_empty()).then_some(part)
 }
 
-fn image_area(kernel: &Kernel) -> Range<u64> {
+/// Where the kernel image is mapped, somewhere.
+pub(crate) fn image_area(kernel: &Kernel) -> Range<u64> {
     let exported = kernel.info.number("KERNEL_IMAGE_SIZE").ok().flatten().and_then(|n| u64::try_from(n).ok());
     let stext = kernel.info.symbol("_stext").ok().flatten().unwrap_or(VirtAddr(START_KERNEL_MAP));
     let fallback = if stext.0.wrapping_sub(START_KERNEL_MAP) < IMAGE_AREA { IMAGE_AREA } else { IMAGE_AREA_KASLR };

@@ -163,10 +163,6 @@ pub(super) fn failed(error: &EngineError, input: &Path, messages: &Messages) {
             let text = format!("\nCan't write the dump file({STDOUT}). {}\n", cause::text(error));
             messages.raw(Class::Common, &text);
         }
-        EngineError::ElfOfKdump { file } => {
-            let text = format!("'-E' option is disabled, because {file} is kdump compressed format.");
-            messages.line(Class::Error, &text);
-        }
         other => {
             cause::chain(other).for_each(|text| messages.line(Class::Error, &text));
             if let Some(advice) = cause::advice(other) {

@@ -14,7 +14,7 @@ use crate::selection::Selection;
 use crate::source::ElfSource;
 use crate::target::Output;
 use crate::writer::Readable;
-use coresift_format::{ElfLayout, PageSet, Pfn};
+use coresift_format::{Container, ElfLayout, PageSet, Pfn};
 use coresift_kernel::PageClass;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -42,12 +42,13 @@ impl Run<'_> {
             kernel: self.source.kernel.as_ref(),
             keep: plan.selection.in_memory(),
             without_zeros: self.exclusion.classes.has(PageClass::Zero),
+            read_all: self.source.input.container() == Container::Kdump,
             segments: &source.segments,
             threads: self.threads(plan.memory()),
             stop: &self.options.stop,
         };
         let pages = asked.decide(observer);
-        if asked.without_zeros {
+        if pages.bytes > 0 {
             self.stage("find zeros", clock, plan.selection.len(), pages.bytes);
         }
         self.kept = pages.data.len();

@@ -40,11 +40,12 @@ pub fn usage(input: Input, options: &DumpOptions, observer: &dyn Observer) -> Re
         kernel: source.kernel.as_ref(),
         keep: plan.selection.in_memory(),
         without_zeros: true,
+        read_all: true,
         segments: &[],
         threads: run.threads(plan.memory()),
         stop: &options.stop,
     }
-    .less_zeros(observer);
+    .read(observer);
     run.stage("find zeros", clock, plan.selection.len(), tested.bytes);
     zeros(&mut run.report, tested.zero, true);
     run.report.kept_pages = tested.data.len();

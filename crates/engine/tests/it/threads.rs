@@ -118,6 +118,26 @@ fn a_page_set_beyond_the_budget_changes_no_byte() {
 }
 
 #[test]
+fn the_page_sets_of_an_elf_core_count_against_the_budget() {
+    let image = huge(KernelLayout::get("6.12"), 20 << 30, &Mix::fragmented());
+    let source: Arc<dyn Bytes> = Arc::new(core(&image));
+    let elf = |mib: u64| DumpOptions {
+        format: Format::Elf,
+        dry_run: true,
+        max_memory: Some(mib << 20),
+        ..with(31, "none", 2)
+    };
+    let ended = try_dump(Arc::clone(&source), &elf(1));
+    let Err(EngineError::Budget { needed, .. }) = ended.result else { panic!("{:?}", ended.result) };
+    let kdump = DumpOptions { format: Format::Kdump, ..elf(1) };
+    let Err(EngineError::Budget { needed: less, .. }) = try_dump(Arc::clone(&source), &kdump).result else { panic!() };
+    // Five bits a page.
+    assert_eq!(needed - less, (20 << 30) / 4096 * 5 / 8);
+    let asked = DumpOptions { max_memory: Some(needed), ..elf(0) };
+    assert!(try_dump(source, &asked).made().0.complete, "what the message says is enough");
+}
+
+#[test]
 fn an_input_is_the_same_mapped_read_or_in_memory() {
     let source = core(&mixed(KernelLayout::get("6.12")));
     let place = place();
