@@ -46,7 +46,9 @@ mod writer;
 pub use budget::usable_cpus;
 pub use dump::{dump, dump_input, dump_set, same_file, usage};
 pub use error::EngineError;
-pub use explain::{Explanation, Explanations, Failed, InFile, InKernel, State, Subject, UnknownSubject, explain};
+pub use explain::{
+    Explanation, Explanations, Failed, InFile, InKernel, State, Subject, UnknownSubject, explain, explain_set,
+};
 pub use join::{JoinOptions, Joined, JoinedPart, join};
 #[cfg(feature = "measure")]
 pub use lock::{LockTimes, lock_times};
@@ -62,4 +64,5 @@ pub use stop::{Stop, StopReason};
 pub use unflatten::{LostPages, LostRange, UnflattenOptions, Unflattened, unflatten};
 pub use verify::{
     Check, DebuggerStep, DebuggerView, Fault, PageCounts, PageProblem, Verdict, Verification, VerifyOptions, verify,
+    verify_set,
 };

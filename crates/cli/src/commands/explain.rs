@@ -25,6 +25,9 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// A further part, where DUMP is one part of a split set; once for each
+    #[arg(long = "part", value_name = "FILE")]
+    parts: Vec<PathBuf>,
     /// An ELF core or a kdump-compressed file, flattened or not
     dump: PathBuf,
     /// A page: a decimal number or pfn:N is a page frame number; 0x... is a physical
@@ -52,14 +55,15 @@ pub fn run(args: &Args) -> Exit {
         Ok(debug) => debug,
         Err(exit) => return exit,
     };
-    match coresift_engine::explain(&args.dump, &args.pages, debug.as_ref()) {
+    let files: Vec<PathBuf> = std::iter::once(&args.dump).chain(&args.parts).cloned().collect();
+    match coresift_engine::explain_set(&files, &args.pages, debug.as_ref()) {
         Ok(found) => {
             let exit = if found.failed.is_empty() { Exit::Ok } else { Exit::Failed };
             if args.json { output::print_json(&found, exit) } else { output::print(&report(&found), exit) }
         }
         Err(error) => {
             output::complain_chain(cause::chain(&error), None);
-            verify::unopened(&error, &args.dump)
+            verify::unopened(&error, &files)
         }
     }
 }
@@ -142,6 +146,9 @@ fn kernel_rows(row: &mut impl FnMut(&str, String), kernel: &InKernel) {
 }
 
 fn file_rows(row: &mut impl FnMut(&str, String), file: &InFile) {
+    if let Some(part) = &file.part {
+        row("Part", part.clone());
+    }
     if let Some(at) = file.descriptor {
         row("Descriptor", format!("at file offset {at}"));
     }

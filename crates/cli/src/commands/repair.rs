@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Exit {
         }
         Err(error) => {
             output::complain_chain(cause::chain(&error), cause::advice(&error));
-            verify::unopened(&error, &args.dump)
+            verify::unopened(&error, std::slice::from_ref(&args.dump))
         }
     }
 }

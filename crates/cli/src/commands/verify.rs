@@ -38,8 +38,10 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// An ELF core or a kdump-compressed file, flattened or not
-    dump: PathBuf,
+    /// An ELF core or a kdump-compressed file, flattened or not; or all parts of a
+    /// split set
+    #[arg(required = true, verbatim_doc_comment)]
+    dump: Vec<PathBuf>,
 }
 
 fn help() -> String {
@@ -61,7 +63,7 @@ pub fn run(args: &Args) -> Exit {
     };
     let options = VerifyOptions { read_pages: !args.quick, threads: args.threads, debug };
     let progress = progress::new();
-    let result = coresift_engine::verify(&args.dump, &options, &*progress);
+    let result = coresift_engine::verify_set(&args.dump, &options, &*progress);
     progress.finish();
     match result {
         Ok(found) if args.json => output::print_json(&found, exit_of(found.verdict)),
@@ -90,12 +92,11 @@ const fn exit_of(verdict: Verdict) -> Exit {
 }
 
 /// How a command ends whose dump cannot even be opened: a damaged dump is something else than one that cannot be read.
-pub fn unopened(error: &EngineError, dump: &Path) -> Exit {
+pub fn unopened(error: &EngineError, dump: &[PathBuf]) -> Exit {
+    let empty = |file: &PathBuf| std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.len() == 0);
     match error {
         // Of a transfer that failed at once.
-        EngineError::Input(_) if std::fs::metadata(dump).is_ok_and(|file| file.is_file() && file.len() == 0) => {
-            Exit::Damaged
-        }
+        EngineError::Input(_) if dump.iter().any(empty) => Exit::Damaged,
         EngineError::Input(
             FormatError::CutShort { .. } | FormatError::BadField { .. } | FormatError::Unknown { .. },
         ) => Exit::Damaged,

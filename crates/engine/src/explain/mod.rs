@@ -12,7 +12,7 @@ pub use subject::{Subject, UnknownSubject};
 use crate::error::EngineError;
 use crate::verify::Fault;
 use coresift_format::codec::Codec;
-use coresift_format::kdump::Loss;
+use coresift_format::kdump::{KdumpFile, Loss};
 use coresift_format::{Input, Pfn, PhysAddr, ReadError};
 use coresift_kernel::debuginfo::{DebugFile, open_kernel};
 use coresift_kernel::inspect::{self, Inspection, Inspector};
@@ -20,7 +20,7 @@ use coresift_kernel::protected::{self, Protected};
 use coresift_kernel::{ClassSet, DumpLevel, Kallsyms, Kernel, KernelError, PageClass, VirtAddr};
 use serde::Serialize;
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Pages named of those that share the data of one.
 const SHARERS: usize = 4;
@@ -50,6 +50,8 @@ pub struct InFile {
     pub fault: Option<Fault>,
     /// The same in words.
     pub what: Option<String>,
+    /// Of a split set, the file that the offsets are in.
+    pub part: Option<String>,
     /// File offset of its descriptor in bytes.
     pub descriptor: Option<u64>,
     /// File offset of its data.
@@ -147,7 +149,19 @@ pub struct Failed {
 /// # Errors
 /// The dump cannot be opened, or `debug` is of another kernel.
 pub fn explain(path: &Path, subjects: &[Subject], debug: Option<&DebugFile>) -> Result<Explanations, EngineError> {
-    let input = crate::verify::salvage(path)?;
+    explain_set(&[path.to_owned()], subjects, debug)
+}
+
+/// As [`explain`], of a split set, whose parts are in `paths` in any order.
+///
+/// # Errors
+/// As [`explain`], or the parts are not of one set.
+pub fn explain_set(
+    paths: &[PathBuf],
+    subjects: &[Subject],
+    debug: Option<&DebugFile>,
+) -> Result<Explanations, EngineError> {
+    let input = crate::verify::salvage_set(paths)?;
     let mut notes: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
     let kernel = match open_kernel(&input, debug) {
         Ok((kernel, _)) => Some(kernel),
@@ -277,6 +291,7 @@ impl<'a> Explainer<'a> {
             state: State::Kept,
             fault: None,
             what: None,
+            part: None,
             descriptor: None,
             data: None,
             size: None,
@@ -287,9 +302,12 @@ impl<'a> Explainer<'a> {
         };
         let beyond = self.input.as_elf().is_some_and(|core| core.beyond_end().contains(pfn));
         if !memory.stored().contains(pfn) {
-            let part = self.input.as_kdump().and_then(|file| file.part());
+            // Of a set, a part that is missing.
+            let part = self.input.as_kdump().and_then(KdumpFile::part);
+            let nowhere = self.input.kdump_files().len() > 1 && self.holder(pfn).is_none();
             file.state = match part {
                 _ if beyond => State::Lost,
+                _ if nowhere && memory.ram().contains(pfn) => State::OtherPart,
                 Some(part) if memory.ram().contains(pfn) && !part.contains(&pfn) => State::OtherPart,
                 _ if memory.ram().contains(pfn) => State::LeftOut,
                 _ => State::NoRam,
@@ -297,7 +315,9 @@ impl<'a> Explainer<'a> {
             file.fault = beyond.then_some(Fault::BeyondEnd);
             return Ok(file);
         }
-        let described = self.input.as_kdump().map(|kdump| kdump.describe(pfn)).transpose()?.flatten();
+        let holder = self.holder(pfn);
+        let described = holder.map(|kdump| kdump.describe(pfn)).transpose()?.flatten();
+        file.part = holder.filter(|_| self.input.kdump_files().len() > 1).map(|file| file.name().to_owned());
         let mut bytes = vec![0; memory.page_size().bytes()];
         let read = memory.view().read(pfn.addr(memory.page_size()), &mut bytes);
         if let Some(page) = &described {
@@ -322,6 +342,11 @@ impl<'a> Explainer<'a> {
             }
         }
         Ok(file)
+    }
+
+    /// The kdump-compressed file that has a descriptor for `pfn`, if any has.
+    fn holder(&self, pfn: Pfn) -> Option<&KdumpFile> {
+        self.input.kdump_files().iter().find(|file| file.range().contains(&pfn))
     }
 
     fn in_kernel(&self, pfn: Pfn, found: Inspection) -> InKernel {
@@ -449,9 +474,16 @@ fn lost(input: &Input, file: &InFile) -> String {
     }
 }
 
-/// Counts the pages that share data with one of `pages`, in one pass over all descriptors.
+/// Counts the pages that share data with one of `pages`, in one pass over all descriptors of each file that holds one.
 fn count_sharers(input: &Input, pages: &mut [Explanation]) -> Result<(), EngineError> {
-    let Some(file) = input.as_kdump() else { return Ok(()) };
+    for file in input.kdump_files() {
+        let range = file.range();
+        count_sharers_in(file, pages.iter_mut().filter(|page| range.contains(&Pfn(page.pfn))).collect())?;
+    }
+    Ok(())
+}
+
+fn count_sharers_in(file: &KdumpFile, pages: Vec<&mut Explanation>) -> Result<(), EngineError> {
     let mut places: HashMap<u64, (u64, Vec<u64>)> =
         pages.iter().filter_map(|page| Some((page.file.data?, (0, Vec::new())))).collect();
     if places.is_empty() {

@@ -21,7 +21,7 @@ use coresift_format::{Container, FileBytes, Input};
 use coresift_kernel::debuginfo::DebugFile;
 use serde::Serialize;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -84,6 +84,44 @@ pub(crate) fn salvage(path: &Path) -> Result<Input, EngineError> {
     Ok(input)
 }
 
+/// As [`salvage`], of the parts of a split set; or of a single file.
+///
+/// # Errors
+/// As [`salvage`], or the parts are not of one set.
+pub(crate) fn salvage_set(paths: &[PathBuf]) -> Result<Input, EngineError> {
+    let [path] = paths else {
+        let mut input = Input::open_parts(paths)?;
+        crate::source::apply_page_size(&mut input)?;
+        return Ok(input);
+    };
+    salvage(path)
+}
+
+/// Checks the `parts` of the split set `input` one after another.
+fn check_parts(
+    input: &Input,
+    parts: &[PathBuf],
+    options: &VerifyOptions,
+    observer: &dyn Observer,
+) -> Result<(PageCheck, Vec<Check>), EngineError> {
+    let missing = input.set_problems().iter();
+    let mut checks: Vec<Check> =
+        missing.map(|why| Check { what: "set", verdict: Verdict::Incomplete, detail: why.to_string() }).collect();
+    let mut all = PageCheck::default();
+    for part in parts {
+        let one = salvage(part)?;
+        let found = check_pages(&one, options.read_pages, options.threads, observer);
+        let name = part.display();
+        checks.extend(
+            structure::check(&one, &found.counts)?
+                .into_iter()
+                .map(|check| Check { detail: format!("{name}: {}", check.detail), ..check }),
+        );
+        all.add(found);
+    }
+    Ok((all, checks))
+}
+
 pub(crate) fn container(input: &Input) -> String {
     let container = match input.container() {
         Container::Elf => "elf",
@@ -97,12 +135,31 @@ pub(crate) fn container(input: &Input) -> String {
 /// # Errors
 /// The file cannot be read, its headers are not there or cannot be true, or the debug information is of another kernel.
 pub fn verify(path: &Path, options: &VerifyOptions, observer: &dyn Observer) -> Result<Verification, EngineError> {
+    verify_set(&[path.to_owned()], options, observer)
+}
+
+/// As [`verify`], of a split set, whose parts are in `paths` in any order: each part is checked by itself, and the debugger's view is that
+/// of all together.
+///
+/// # Errors
+/// As [`verify`], or the parts are not of one set.
+pub fn verify_set(
+    paths: &[PathBuf],
+    options: &VerifyOptions,
+    observer: &dyn Observer,
+) -> Result<Verification, EngineError> {
     let started = Instant::now();
-    let input = salvage(path)?;
+    let input = salvage_set(paths)?;
     // Before the pages, which may take long: the debug information may be that of another kernel.
     let kernel = debugger::kernel(&input, options.debug.as_ref())?;
-    let found = check_pages(&input, options.read_pages, options.threads, observer);
-    let checks = structure::check(&input, &found.counts)?;
+    let (found, checks) = match paths {
+        [_] => {
+            let found = check_pages(&input, options.read_pages, options.threads, observer);
+            let checks = structure::check(&input, &found.counts)?;
+            (found, checks)
+        }
+        parts => check_parts(&input, parts, options, observer)?,
+    };
     let debugger = debugger::view(&input, kernel);
     let verdicts = checks.iter().map(|check| check.verdict).chain(debugger.steps.iter().map(|step| step.verdict));
     let verdict = verdicts.max().unwrap_or(Verdict::Good);

@@ -134,6 +134,22 @@ pub struct PageCheck {
     pub bad: PageSet,
 }
 
+impl PageCheck {
+    /// Adds what another part of the same set gave.
+    pub fn add(&mut self, other: Self) {
+        let (a, b) = (&mut self.counts, other.counts);
+        a.stored += b.stored;
+        a.sound += b.sound;
+        a.unwritten += b.unwritten;
+        a.beyond_end += b.beyond_end;
+        a.bad_descriptor += b.bad_descriptor;
+        a.undecodable += b.undecodable;
+        a.unreadable += b.unreadable;
+        self.problems.extend(other.problems);
+        self.bad = PageSet::from_ranges(self.bad.all_runs().chain(other.bad.all_runs()));
+    }
+}
+
 /// Reads every stored page of `input` on up to `threads` threads, or, unless `read`, looks at descriptors only.
 ///
 /// The outcome is the same for any number of threads. Memory: about 300 KiB a thread, and a bit for each bad page.

@@ -21,7 +21,7 @@ pub enum Verdict {
 /// One part of the structure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// `headers`, `notes`, `bitmaps`, `descriptors`, `page data`, `pages`, `mark`.
+    /// `headers`, `notes`, `bitmaps`, `descriptors`, `page data`, `pages`, `mark`, `set`.
     pub what: &'static str,
     /// How good it is.
     pub verdict: Verdict,
