@@ -360,3 +360,18 @@ fn levels_above_1_need_the_kernel_s_description() {
     assert!(ended.err.contains("-d 1"), "{}", ended.err);
     assert!(!place.has("out"));
 }
+
+#[test]
+fn an_elf_core_is_the_same_made_of_a_kdump_file_a_stream_and_the_parts_of_a_set() {
+    let place = Place::new();
+    saved(&place.makedumpfile("-l -d 31 vmcore out"));
+    assert_eq!(place.shell("$P makedumpfile -F -l -d 31 vmcore > flat").code, Some(0));
+    assert_eq!(place.makedumpfile("--split -l -d 31 vmcore part1 part2 part3").code, Some(0));
+    assert_eq!(place.makedumpfile("-E -d 31 out elf").code, Some(0));
+    assert_eq!(place.makedumpfile("-E -d 31 flat of-flat").code, Some(0));
+    let ended = place.run("dump --format elf -d 31 --part part1 --part part2 part3 of-parts");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(place.get("elf").starts_with(b"\x7fELF"));
+    assert!(place.get("elf") == place.get("of-flat") && place.get("elf") == place.get("of-parts"));
+    assert_eq!(place.info("of-parts")["kernel"], place.info("out")["kernel"]);
+}

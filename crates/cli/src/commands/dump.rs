@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd", verbatim_doc_comment)]
     compress: Choice,
     /// What to write: kdump, or elf, which gdb opens too. Pages of an ELF file
-    /// are stored as they are, without --compress; it takes an ELF input
+    /// are stored as they are, without --compress
     #[arg(long, value_name = "FORMAT", default_value = "kdump", verbatim_doc_comment)]
     format: Format,
     /// Worker threads
