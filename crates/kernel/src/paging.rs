@@ -58,21 +58,41 @@ pub struct Paging {
     pub encryption: u64,
 }
 
-/// The tables of the last walk, one a level: nearly all walks go through the same upper ones, and neighbouring pages through the same
-/// last one.
+/// The tables of the last walks, two a level: nearly all walks go through the same upper ones, and neighbouring pages through the same
+/// last one. Two, because what follows pointers goes to and fro between the linear map and vmalloc memory.
 #[derive(Clone, Debug, Default)]
-pub struct LastTables([LastTable; 5]);
+pub struct LastTables([LastTwo; 5]);
+
+/// The table used last, and the one before.
+#[derive(Clone, Debug, Default)]
+struct LastTwo([LastTable; 2]);
+
+impl LastTwo {
+    /// The entry at `at`.
+    fn entry(&mut self, view: &mut dyn MemoryView, at: PhysAddr) -> std::result::Result<u64, ReadError> {
+        let Self([last, before]) = self;
+        if !last.holds(at) {
+            std::mem::swap(last, before);
+        }
+        last.entry(view, at)
+    }
+}
 
 /// A table: its address, and its bytes once one was read.
 #[derive(Clone, Debug, Default)]
 struct LastTable(PhysAddr, Vec<u8>);
 
 impl LastTable {
+    fn holds(&self, at: PhysAddr) -> bool {
+        !self.1.is_empty() && self.0.plus(at.0 % TABLE as u64) == at
+    }
+
     /// The entry at `at`.
     fn entry(&mut self, view: &mut dyn MemoryView, at: PhysAddr) -> std::result::Result<u64, ReadError> {
+        let here = self.holds(at);
         let Self(table, bytes) = self;
         let index = at.0 % TABLE as u64;
-        if bytes.is_empty() || table.plus(index) != at {
+        if !here {
             *table = PhysAddr(at.0 - index);
             bytes.resize(TABLE, 0);
             if view.read(*table, bytes).is_err() {

@@ -1,10 +1,10 @@
 //! Memory that remembers which of its pages were looked at.
 
 use coresift_format::{MemoryView, PageSet, PageSize, Pfn, PhysAddr, PhysicalMemory, ReadError};
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Page frames remembered: those of 1 GiB, which take 4 MiB. What is looked at beyond them is not written first.
+/// Page frames remembered, half of it at the least: those of 1 GiB, which take 4 MiB. What is looked at beyond them is not written first.
 const MAX_PAGES: usize = 1 << 18;
 
 /// Memory whose readers are watched.
@@ -15,11 +15,24 @@ pub(super) struct Recorder<'m> {
 
 #[derive(Default)]
 struct Seen {
-    all: BTreeSet<Pfn>,
-    /// Those of `all` that came since the last [`Recorder::take`].
+    /// Those told by [`Recorder::take`].
+    told: HashSet<Pfn>,
+    /// Those noted since, some more than once.
     new: Vec<Pfn>,
     /// What came last; most reads are of the page of the read before.
     last: Option<Pfn>,
+    /// No more is noted.
+    full: bool,
+}
+
+impl Seen {
+    /// Puts `new` in order, each once, without what was told.
+    fn settle(&mut self) {
+        self.new.sort_unstable();
+        self.new.dedup();
+        let Self { told, new, .. } = self;
+        new.retain(|pfn| !told.contains(pfn));
+    }
 }
 
 impl<'m> Recorder<'m> {
@@ -37,7 +50,12 @@ impl<'m> Recorder<'m> {
                 continue;
             }
             seen.last = Some(pfn);
-            if seen.all.len() < MAX_PAGES && seen.all.insert(pfn) {
+            if seen.told.len() + seen.new.len() >= MAX_PAGES && !seen.full {
+                seen.settle();
+                // Sorting for little room again and again would take long.
+                seen.full = seen.told.len() + seen.new.len() > MAX_PAGES / 2;
+            }
+            if !seen.full {
                 seen.new.push(pfn);
             }
         }
@@ -46,8 +64,9 @@ impl<'m> Recorder<'m> {
     /// The page frames noted for the first time since this was called last, ascending.
     pub(super) fn take(&self) -> Vec<Pfn> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut new = std::mem::take(&mut seen.new);
-        new.sort_unstable();
+        seen.settle();
+        let new = std::mem::take(&mut seen.new);
+        seen.told.extend(&new);
         new
     }
 }

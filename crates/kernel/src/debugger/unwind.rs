@@ -12,15 +12,20 @@ const ENTRY: u64 = 6;
 /// Blocks looked up: as much code as the largest stacks of any machine run through.
 const MAX_BLOCKS: usize = 1 << 16;
 
+/// Stacks that are looked through for code.
+pub(super) const MAX_STACKS: usize = 1 << 10;
+
 pub(super) const WANTED: Wanted = Wanted {
     symbols: &["_stext", "_etext", "orc_lookup", "lookup_num_blocks", "__start_orc_unwind_ip", "__start_orc_unwind"],
     sizes: &["orc_entry"],
     ..Wanted::NONE
 };
 
-/// Notes the addresses of kernel code among the `len` bytes of stack at `sp`.
+/// Notes the addresses of kernel code among the `len` bytes of stack at `sp`. Most stacks of many are of tasks that wait in the same places.
 pub(super) fn note_code(w: &mut Walker<'_>, sp: VirtAddr, len: u64) {
     let (Ok(start), Ok(end)) = (w.symbol("_stext"), w.symbol("_etext")) else { return };
+    let Some(left) = w.stacks.checked_sub(1) else { return };
+    w.stacks = left;
     let mut bytes = vec![0; len as usize];
     if w.read("a kernel stack", sp, &mut bytes).is_err() {
         // Told when the stack was asked for.

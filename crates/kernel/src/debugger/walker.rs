@@ -34,6 +34,10 @@ pub(super) struct Walker<'a> {
     visits: usize,
     /// Tasks that were seen.
     pub(super) tasks: HashSet<VirtAddr>,
+    /// Stacks that may still be looked through.
+    pub(super) stacks: usize,
+    /// What tasks share and was looked at.
+    pub(super) objects: HashSet<VirtAddr>,
     /// Addresses of code found on stacks since they were last looked up, in units of what one entry of the lookup table covers.
     pub(super) code: HashSet<u64>,
     /// Those looked up.
@@ -53,6 +57,8 @@ impl<'a> Walker<'a> {
             per_cpu: Vec::new(),
             visits: MAX_VISITS,
             tasks: HashSet::new(),
+            stacks: super::unwind::MAX_STACKS,
+            objects: HashSet::new(),
             code: HashSet::new(),
             looked_up: HashSet::new(),
         }
@@ -89,24 +95,24 @@ impl<'a> Walker<'a> {
     pub(super) fn need(&mut self, what: &'static str, addr: VirtAddr, len: u64) {
         let mut at = 0;
         let len = len.min(MAX_BYTES);
-        let mut bytes = [0; PAGE as usize];
         while at < len {
             let here = addr.plus(at);
             let n = (PAGE - here.0 % PAGE).min(len - at);
-            if let Err(error) = self.look(what, here, bytes.get_mut(..n as usize).unwrap_or_default()) {
+            if let Err(error) = self.look(what, here, n) {
                 self.missed(error);
             }
             at += n;
         }
     }
 
-    /// Looks at memory that lies in one page.
-    fn look(&mut self, what: &'static str, addr: VirtAddr, bytes: &mut [u8]) -> Work {
+    /// Looks at `len` bytes that lie in one page.
+    fn look(&mut self, what: &'static str, addr: VirtAddr, len: u64) -> Work {
         if self.reading == Reading::Contents {
-            return self.read(what, addr, bytes);
+            let mut bytes = [0; PAGE as usize];
+            return self.read(what, addr, bytes.get_mut(..len as usize).unwrap_or_default());
         }
         let (phys, _) = self.reader.translate(addr)?;
-        self.recorder.note(phys, bytes.len() as u64);
+        self.recorder.note(phys, len);
         let pfn = phys.pfn(self.recorder.page_size());
         if self.recorder.stored().contains(pfn) {
             return Ok(());
