@@ -4,11 +4,14 @@ use super::DwarfTypes;
 use crate::types::{Ask, Shape, Tag, TypeRef, TypeSource};
 use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
 
+mod elf;
+mod files;
+
 /// DW_LANG_C99 and DW_LANG_Rust.
 const C: u8 = 0x0c;
 const RUST: u8 = 0x1c;
 
-/// Code, tag, whether it has children, and attributes with their forms: string 8, data1 0xb, ref4 0x13.
+/// Code, tag, whether it has children, and attributes with their forms: string 8, data1 0xb, ref4 0x13, ref_addr 0x10.
 type Abbreviation = (u8, u8, bool, &'static [(u8, u8)]);
 const ABBREVIATIONS: &[Abbreviation] = &[
     (UNIT, 0x11, true, &[(0x13, 0xb)]),
@@ -26,6 +29,7 @@ const ABBREVIATIONS: &[Abbreviation] = &[
     (FUNCTION, 0x15, true, &[(0x49, 0x13)]),
     (PARAMETER, 0x05, false, &[(0x49, 0x13)]),
     (POINTER, 0x0f, false, &[(0x49, 0x13)]),
+    (FAR_VARIABLE, 0x34, false, &[(0x03, 8), (0x49, 0x10)]),
 ];
 const UNIT: u8 = 1;
 const STRUCT: u8 = 2;
@@ -42,6 +46,7 @@ const BIT_FIELD: u8 = 12;
 const FUNCTION: u8 = 13;
 const PARAMETER: u8 = 14;
 const POINTER: u8 = 15;
+const FAR_VARIABLE: u8 = 16;
 
 /// A unit being written: offsets in it begin at its header, which has 11 bytes.
 struct UnitText(Vec<u8>);
@@ -154,6 +159,21 @@ fn members_sizes_and_enumerators_are_found() {
         let inner = &layout.members[1];
         assert_eq!((inner.members[0].offset, inner.members[0].declaration.as_str()), (16, "int private"));
         assert_eq!(layout.members[2].bits, Some((3, 5)));
+    });
+}
+
+/// dwz and linkers that see the whole program put what units share into a unit of its own.
+#[test]
+fn the_type_of_a_variable_is_found_in_another_unit() {
+    let shared = plain();
+    let mut user = UnitText::new(C);
+    // `page` is behind the entry `int`.
+    let page = 13 + 1 + 4 + 1;
+    user.entry(FAR_VARIABLE, Some("mem_map"), &u32::to_le_bytes(page));
+    with_types(&[shared, user.finish()], |types| {
+        let of = types.variable("mem_map").unwrap().unwrap();
+        assert_eq!(types.size(of).unwrap(), Some(64));
+        assert_eq!(types.declare(of, "mem_map".to_owned()).unwrap(), "struct page mem_map");
     });
 }
 
