@@ -8,6 +8,7 @@
 
 use crate::error::Result;
 
+mod declare;
 mod layout;
 
 pub use layout::{Layout, LayoutMember};

@@ -11,7 +11,7 @@ use crate::paging::{Paging, X86_64_4, X86_64_5};
 use crate::space::{START_KERNEL_MAP, image_segment};
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
-use coresift_format::{Bytes, FileBytes, Input, PhysAddr};
+use coresift_format::{Bytes, FileBytes, Input, Pfn, PhysAddr, PhysicalMemory};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -247,12 +247,8 @@ impl Place {
             Some(segment.paddr.wrapping_sub(text.wrapping_sub(START_KERNEL_MAP)))
         });
         // Of a machine's own memory only what a program header tells is looked at.
-        let end =
-            if input.is_memory() { 0 } else { memory.ram().end().0.saturating_mul(memory.page_size().bytes() as u64) };
-        let searched = (0..end / ALIGN).map(|i| i * ALIGN);
-        // The image can lie below its link address by less than 16 MiB.
-        let below = (1..if input.is_memory() { 0 } else { START_BELOW }).map(|i| (i * ALIGN).wrapping_neg());
-        for load in told.into_iter().chain(searched).chain(below) {
+        let searched = (!input.is_memory()).then(|| loads(memory, physical(uts, 0))).into_iter().flatten();
+        for load in told.into_iter().chain(searched) {
             if !is_here(load) {
                 continue;
             }
@@ -317,8 +313,21 @@ impl Place {
     }
 }
 
-/// 2 MiB pieces below the link address.
-const START_BELOW: u64 = (16 << 20) / ALIGN;
+/// The loads (see [`Place::load`]) by which what is at `link` without any is in the memory that the file holds: as many as it has
+/// 2 MiB, whatever addresses it claims.
+fn loads(memory: &dyn PhysicalMemory, link: PhysAddr) -> impl Iterator<Item = u64> + '_ {
+    let page = memory.page_size().bytes() as u64;
+    let within = move |(start, end): (Pfn, Pfn)| {
+        let load_to = |pfn: Pfn| i64::try_from(pfn.0.checked_mul(page)?).ok()?.checked_sub_unsigned(link.0);
+        let before = load_to(start)?.max(-LOWEST).checked_sub(1)?.div_euclid(ALIGN.cast_signed());
+        let first = before.checked_add(1)?.checked_mul(ALIGN.cast_signed())?;
+        Some((first..load_to(end)?).step_by(ALIGN as usize).map(i64::cast_unsigned))
+    };
+    memory.stored().all_runs().filter_map(within).flatten()
+}
+
+/// The image is not loaded below its link address by more than that leaves of physical memory.
+const LOWEST: i64 = 16 << 20;
 
 #[cfg(test)]
 mod tests {
