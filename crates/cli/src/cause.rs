@@ -1,6 +1,7 @@
 //! Errors as text: the chain of causes, and what to do next.
 
 use coresift_engine::EngineError;
+use coresift_kernel::KernelError;
 use std::error::Error;
 use std::io;
 
@@ -31,6 +32,9 @@ pub fn advice(error: &EngineError) -> Option<&'static str> {
                 (true, 31, false) => "allow a larger file, or compress more (zstd)",
                 (true, ..) => "allow a larger file, or leave out more with a higher dump level (-d 31)",
             })
+        }
+        EngineError::Kernel { error: KernelError::OtherKernel(_), .. } => {
+            Some("give the vmlinux of the crashed kernel, or leave it out: a dump tells most by itself")
         }
         EngineError::Kernel { .. } => Some("dump it with -d 1, which needs to know nothing of the kernel"),
         EngineError::Write { .. } => Some("see what the system log says about the target, or write to another one"),

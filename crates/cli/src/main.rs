@@ -17,6 +17,7 @@ mod report;
 mod sample;
 mod signals;
 mod size;
+mod stdout;
 mod text;
 
 use std::ffi::OsString;

@@ -1,6 +1,7 @@
 //! The standard output of native commands: results, and nothing else. Where it carries a dump, results go to the standard error.
 
 use crate::exit::Exit;
+use crate::{cause, stdout};
 use std::io::{self, ErrorKind, Write};
 
 /// Where results go.
@@ -17,18 +18,12 @@ impl Results {
     ///
     /// A reader that has seen enough (`| head`) is no failure.
     pub fn print(self, text: &str, exit: Exit) -> Exit {
-        let (out, name): (&mut dyn Write, _) = match self {
-            Self::Stdout => (&mut io::stdout(), "output"),
-            Self::Stderr => (&mut io::stderr(), "error"),
+        let put = |out: &mut dyn Write| out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        let (written, name) = match self {
+            Self::Stdout => (stdout::open().and_then(|mut out| put(&mut out)), "output"),
+            Self::Stderr => (put(&mut io::stderr()), "error"),
         };
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Ok(()) => exit,
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => exit,
-            Err(error) => {
-                complain(&format!("cannot write to the standard {name}: {error}"));
-                Exit::Failed
-            }
-        }
+        ended(written, name, exit)
     }
 
     /// Writes `value` as JSON.
@@ -44,6 +39,22 @@ impl Results {
             }
         }
     }
+}
+
+/// How a command ends that has `written` to the standard `name`: with `exit`, unless that failed.
+fn ended(written: io::Result<()>, name: &str, exit: Exit) -> Exit {
+    match written {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            complain(&format!("cannot write to the standard {name}: {}", cause::text(&error)));
+            Exit::Failed
+        }
+        _ => exit,
+    }
+}
+
+/// How a command ends that has `written` to the standard output by itself.
+pub fn ended_on_stdout(written: io::Result<()>, exit: Exit) -> Exit {
+    ended(written, "output", exit)
 }
 
 /// As [`Results::print`], to the standard output.

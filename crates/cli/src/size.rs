@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 
 /// A number of bytes, at least 1. Written as a number (decimal, `0x` hexadecimal, `0` octal) with an optional K, M, G, T, P or
-/// E in either case, powers of 1024: the grammar of the kernel's own command line and of makedumpfile's -L.
+/// E in either case, powers of 1024: the grammar of the kernel's own command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub NonZeroU64);
 
@@ -18,8 +18,8 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, NoSize> {
         let (digits, shift) = match text.char_indices().next_back() {
-            Some((at, suffix)) => match "KMGTPE".find(suffix.to_ascii_uppercase()) {
-                Some(power) => (text.get(..at).unwrap_or_default(), (power as u32 + 1) * 10),
+            Some((at, suffix)) => match power(suffix) {
+                Some(shift) => (text.get(..at).unwrap_or_default(), shift),
                 // `0x1e` ends in a digit of its number; `0x1E` is one too, as it would be without the 0x a suffix.
                 None => (text, 0),
             },
@@ -67,19 +67,57 @@ pub fn atoi(text: &[u8]) -> (i64, bool) {
     (if negative { -value } else { value }, len > 0 && len == digits.len())
 }
 
-/// The number at the beginning of `text` as C's `strtoul` with base 0 reads it (`0x` hexadecimal, `0` octal), all ones where it is too
-/// large; and whether there is nothing else. makedumpfile's --vtop is read so.
-pub fn strtoul(text: &[u8]) -> (u64, bool) {
-    let (digits, radix) = match text {
-        [b'0', b'x' | b'X', rest @ ..] if rest.first().is_some_and(u8::is_ascii_hexdigit) => (rest, 16),
-        [b'0', _, ..] => (text, 8),
-        _ => (text, 10),
+/// The number at the beginning of `text` as C's `strtoull` with base 0 reads it (`0x` hexadecimal, `0` octal; blanks and a sign may come
+/// first; all ones where it is too large), and what follows it: the whole text where there is no number.
+fn number_and_rest(text: &[u8]) -> (u64, &[u8]) {
+    let start = text.iter().position(|b| !b.is_ascii_whitespace()).unwrap_or(text.len());
+    let unsigned = text.get(start..).unwrap_or_default();
+    let (negative, unsigned) = match unsigned {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, unsigned),
     };
-    let digit = |byte: &u8| char::from(*byte).to_digit(radix).map(u64::from);
-    let values = digits.iter().map_while(digit);
+    let (digits, radix) = match unsigned {
+        [b'0', b'x' | b'X', rest @ ..] if rest.first().is_some_and(u8::is_ascii_hexdigit) => (rest, 16),
+        [b'0', _, ..] => (unsigned, 8),
+        _ => (unsigned, 10),
+    };
+    let values = digits.iter().map_while(|byte| char::from(*byte).to_digit(radix).map(u64::from));
+    let len = values.clone().count();
+    if len == 0 {
+        return (0, text);
+    }
     let fold = |all: u64, digit| all.checked_mul(u64::from(radix)).and_then(|all| all.checked_add(digit));
-    let value = values.clone().try_fold(0, fold).unwrap_or(u64::MAX);
-    (value, !digits.is_empty() && values.count() == digits.len())
+    let value = match values.clone().try_fold(0, fold) {
+        Some(value) if negative => value.wrapping_neg(),
+        Some(value) => value,
+        None => u64::MAX,
+    };
+    (value, digits.get(len..).unwrap_or_default())
+}
+
+/// The number at the beginning of `text` as C's `strtoul` with base 0 reads it, and whether there is nothing else. makedumpfile's --vtop
+/// is read so.
+pub fn strtoul(text: &[u8]) -> (u64, bool) {
+    let (value, rest) = number_and_rest(text);
+    (value, rest.is_empty() && !text.is_empty())
+}
+
+/// The bytes of makedumpfile's -L, at least 1: a number as `strtoull` reads it, and one suffix at most. So `-1` is the most there can be.
+/// With a suffix that is too much for 64 bits it is so too; makedumpfile takes the lower 64 bits.
+pub fn size_limit(text: &[u8]) -> Option<NonZeroU64> {
+    let (number, rest) = number_and_rest(text);
+    let shift = match rest {
+        [] => 0,
+        [suffix] => power(char::from(*suffix))?,
+        _ => return None,
+    };
+    NonZeroU64::new(number.saturating_mul(1 << shift))
+}
+
+/// How far a suffix moves a number to the left.
+fn power(suffix: char) -> Option<u32> {
+    "KMGTPE".find(suffix.to_ascii_uppercase()).map(|power| (power as u32 + 1) * 10)
 }
 
 #[cfg(test)]
@@ -128,6 +166,40 @@ mod tests {
             "99999999999999999999",
         ] {
             assert_eq!(text.parse::<Size>(), Err(NoSize), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_limit_is_what_makedumpfile_takes_it_for() {
+        // As makedumpfile 1.7.9 ended with these, on a core whose dump has 114 MB.
+        for (text, bytes) in [
+            ("-1", Some(u64::MAX)),
+            ("-1K", Some(u64::MAX)),
+            ("0", None),
+            ("-0", None),
+            ("0K", None),
+            ("1K", Some(1024)),
+            ("abc", None),
+            ("K", None),
+            ("", None),
+            ("10Q", None),
+            ("99999999999999999999", Some(u64::MAX)),
+            ("99999999999999999999K", Some(u64::MAX)),
+            // 0 there, and refused.
+            ("16E", Some(u64::MAX)),
+            ("18446744073709551615", Some(u64::MAX)),
+            (" 5M", Some(5 << 20)),
+            ("+5m", Some(5 << 20)),
+            ("5MB", None),
+            ("5M ", None),
+            ("1.5G", None),
+            ("0x100000", Some(1 << 20)),
+            ("0x1E", Some(30)),
+            ("010M", Some(8 << 20)),
+            ("08", None),
+            ("0x", None),
+        ] {
+            assert_eq!(size_limit(text.as_bytes()).map(NonZeroU64::get), bytes, "{text}");
         }
     }
 

@@ -74,7 +74,7 @@ pub fn dump_set(
         [one] => Input::open_with(one, options.map_input)?,
         parts => Input::open_parts(parts)?,
     };
-    run(input, target, options, observer, started)
+    run(input, inputs, target, options, observer, started)
 }
 
 /// Whether all files of the target can become one, before any is touched.
@@ -106,11 +106,12 @@ pub fn dump_input(
     options: &DumpOptions,
     observer: &dyn Observer,
 ) -> Result<Report, EngineError> {
-    run(input, target, options, observer, Instant::now())
+    run(input, &[], target, options, observer, Instant::now())
 }
 
 fn run(
     input: Input,
+    names: &[PathBuf],
     target: &Target,
     options: &DumpOptions,
     observer: &dyn Observer,
@@ -119,7 +120,7 @@ fn run(
     check(target, options)?;
     // Whatever else fails, the log is there; but a dry run writes nothing.
     let log = options.log.as_deref().filter(|_| !options.dry_run);
-    let log = log.map(|log| log::save(&input, log, target, options, observer));
+    let log = log.map(|log| log::save(&input, names, log, target, options, observer));
     let source = Source::of(input, options, observer)?;
     let align = split::align(target, source.input.memory().page_size())?;
     let mut attempts = options.exclude.iter().peekable();

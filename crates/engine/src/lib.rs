@@ -26,6 +26,7 @@ mod log;
 mod merge;
 mod observer;
 mod options;
+mod path_text;
 mod pipeline;
 mod plan;
 mod repair;
@@ -55,6 +56,7 @@ pub use lock::{LockTimes, lock_times};
 pub use log::{open_log_file, write_log};
 pub use observer::{Event, Observer, Silent, Stage};
 pub use options::{Choice, ChoiceError, DumpOptions, Exclusion, Format, StreamFrom, StreamTo, Target, UnknownFormat};
+pub use path_text::path_text;
 pub use repair::{Repair, RepairOptions, repair};
 pub use report::{
     AttemptRow, CheckRow, ChosenRow, ClassRow, ElfRow, GuardRow, LogRow, PartRow, Report, SpaceRow, StageRow,

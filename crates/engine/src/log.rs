@@ -3,6 +3,7 @@
 use crate::dump::same_file;
 use crate::observer::{Event, Observer};
 use crate::options::{DumpOptions, Target};
+use crate::path_text::path_text;
 use crate::report::LogRow;
 use coresift_format::Input;
 use coresift_kernel::KernelError;
@@ -61,17 +62,19 @@ pub fn write_log(log: &KernelLog<'_>, since: Since, out: impl Write) -> io::Resu
     }
 }
 
-/// Saves the log of `input` in the file `path`, before anything else is done with the input: `target` is where the dump will be.
+/// Saves the log of `input`, opened by the `names`, in the file `path`, before anything else is done with the input: `target` is where
+/// the dump will be.
 /// A failure is told and stops nothing.
 pub(crate) fn save(
     input: &Input,
+    names: &[PathBuf],
     path: &Path,
     target: &Target,
     options: &DumpOptions,
     observer: &dyn Observer,
 ) -> LogRow {
-    let mut row = LogRow { path: path.display().to_string(), ..LogRow::default() };
-    match saved(input, path, target, options) {
+    let mut row = LogRow { path: path_text(path), ..LogRow::default() };
+    match saved(input, names, path, target, options) {
         Ok((bytes, problems)) => {
             row.bytes = bytes;
             row.complete = problems.iter().all(|p| !p.wrong.is_loss());
@@ -85,13 +88,13 @@ pub(crate) fn save(
 
 fn saved(
     input: &Input,
+    names: &[PathBuf],
     path: &Path,
     target: &Target,
     options: &DumpOptions,
 ) -> Result<(u64, Vec<LogProblem>), SaveFailed> {
     let targets = target.files().iter().map(|file| (file.as_path(), "the target of the dump"));
-    let parts = input.kdump_files().iter().map(|file| Path::new(file.name()));
-    let inputs = parts.chain([Path::new(input.name())]).map(|file| (file, "the input"));
+    let inputs = names.iter().map(|file| (file.as_path(), "the input"));
     for (other, what) in targets.chain(inputs) {
         if same_file(path, other) || place(path).is_some_and(|p| Some(p) == place(other)) {
             return Err(SaveFailed::Taken(what));

@@ -57,6 +57,7 @@ pub struct Repair {
     /// `elf` or `kdump`, with `flattened ` before it where it is wrapped.
     pub container: String,
     /// The repaired dump.
+    #[serde(serialize_with = "crate::path_text::serialize")]
     pub out: PathBuf,
     /// Whether it holds all that the damaged one promises.
     pub complete: bool,

@@ -47,7 +47,7 @@ pub struct ElfHeaders {
     pub endian: Endian,
     /// `e_machine`.
     pub machine: u16,
-    /// `e_flags`; bit 0 is makedumpfile's mark of an incomplete file.
+    /// `e_flags`; one bit is [`crate::ELF_INCOMPLETE`].
     pub flags: u32,
     /// The PT_LOADs in file order.
     pub segments: Vec<Segment>,

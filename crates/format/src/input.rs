@@ -4,6 +4,7 @@ use crate::bytes::{Bytes, FileBytes};
 use crate::detect::{Kind, detect};
 use crate::elf::Segment;
 use crate::elf_memory::ElfCore;
+use crate::elf_write::ELF_INCOMPLETE;
 use crate::endian::{Bits, Endian};
 use crate::flattened::{Cut, FlattenedBytes};
 use crate::kdump::{Header, HeaderLayout, KdumpFile, Region, SetError, SplitSet, SubHeader};
@@ -427,7 +428,7 @@ impl Input {
     #[must_use]
     pub fn incomplete(&self) -> bool {
         match &self.source {
-            Source::Elf(core) => core.headers().flags & 1 != 0,
+            Source::Elf(core) => core.headers().flags & ELF_INCOMPLETE != 0,
             Source::Kdump(file) => file.incomplete(),
             Source::Set(set) => !set.problems().is_empty(),
         }

@@ -3,8 +3,8 @@
 use crate::exit::{self, Exit};
 use crate::output::Results;
 use crate::size::Size;
-use crate::{cause, output, progress, report, signals};
-use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Format, Stop, StreamTo, Target};
+use crate::{cause, output, progress, report, signals, stdout};
+use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Format, Stop, StreamTo, Target, path_text};
 use coresift_kernel::debuginfo::DebugFile;
 use coresift_kernel::{ClassSet, DumpLevel, KernelError};
 use std::fs::{Metadata, metadata};
@@ -192,6 +192,11 @@ pub fn run(args: &Args) -> Exit {
         output::complain("a dump is nothing for a terminal: redirect the standard output, or name a file");
         return Exit::Usage;
     }
+    if results == Results::Stderr
+        && let Err(error) = stdout::open()
+    {
+        return output::ended_on_stdout(Err(error), Exit::Failed);
+    }
     let debug = match args.vmlinux.as_deref().map(DebugFile::vmlinux).transpose() {
         Ok(debug) => debug,
         Err(error) => {
@@ -226,9 +231,10 @@ pub fn run(args: &Args) -> Exit {
     if args.json {
         return results.print_json(&report, exit);
     }
-    // A report for people that cannot be printed makes the dump no worse; that it could not be is said.
-    let _told = results.print(&report::text(&report), exit);
-    exit
+    let told = results.print(&report::text(&report), exit);
+    // A report for people that cannot be printed makes the dump no worse: kdump scripts must not throw it away for that. Of a dry run
+    // the report is all there is.
+    if args.dry_run { told } else { exit }
 }
 
 /// Ends a run that has no report: with `--json` scripts get an object all the same.
@@ -237,7 +243,7 @@ fn failure(args: &Args, results: Results, error: &EngineError, exit: Exit) -> Ex
         let causes: Vec<String> = cause::chain(error).collect();
         let object = serde_json::json!({
             "complete": false,
-            "input": args.vmcore,
+            "input": path_text(&args.vmcore),
             "error": causes.join(": "),
             "next": cause::advice(error),
         });

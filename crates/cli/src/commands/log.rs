@@ -1,7 +1,7 @@
 //! `coresift log`.
 
 use crate::exit::{self, Exit};
-use crate::{cause, output};
+use crate::{cause, output, stdout};
 use clap::builder::TypedValueParser;
 use coresift_format::Input;
 use coresift_kernel::KernelError;
@@ -9,7 +9,7 @@ use coresift_kernel::debuginfo::DebugFile;
 use coresift_kernel::printk::{KernelLog, LogProblem, Message, Record, Since};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -34,7 +34,6 @@ pub struct Args {
     #[arg(long, value_name = "FILE", verbatim_doc_comment)]
     vmlinux: Option<PathBuf>,
     /// Print a JSON object for each record
-
     #[arg(long)]
     json: bool,
     /// An ELF core or a kdump-compressed file, flattened or not; or the parts of a
@@ -51,9 +50,8 @@ Levels: {}
 
 Examples:
   coresift log vmcore
-    coresift log --level err+ vmcore
+  coresift log --level err+ vmcore
   coresift log part1 part2
-
   coresift log --json vmcore | jq -r 'select(.level == \"warn\") | .text'
 
 {}",
@@ -131,15 +129,8 @@ pub fn run(args: &Args) -> Exit {
     log.notes().iter().for_each(|note| output::complain(note));
     let (written, problems) = print(args, &log);
     problems.iter().for_each(|problem| output::complain(&problem.to_string()));
-    match written {
-        // A reader that has seen enough (`| head`) is no failure.
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            output::complain(&format!("cannot write to the standard output: {error}"));
-            Exit::Failed
-        }
-        _ if problems.iter().any(|p| p.wrong.is_loss()) => Exit::Incomplete,
-        _ => Exit::Ok,
-    }
+    let lost = problems.iter().any(|p| p.wrong.is_loss());
+    output::ended_on_stdout(written, if lost { Exit::Incomplete } else { Exit::Ok })
 }
 
 /// What to do next about a log that cannot be read.
@@ -155,7 +146,10 @@ fn advice(input: &Input, error: &KernelError) -> Option<&'static str> {
 }
 
 fn print(args: &Args, log: &KernelLog<'_>) -> (io::Result<()>, Vec<LogProblem>) {
-    let stdout = io::stdout();
+    let stdout = match stdout::open() {
+        Ok(stdout) => stdout,
+        Err(error) => return (Err(error), Vec::new()),
+    };
     let terminal = stdout.is_terminal();
     let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let mut out = BufWriter::new(stdout.lock());

@@ -11,7 +11,8 @@ pub mod unflatten;
 mod verify;
 
 use crate::exit::{self, Exit};
-use crate::output::complain;
+use crate::output::{complain, ended_on_stdout};
+use crate::stdout;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 
@@ -61,9 +62,12 @@ pub fn main(args: &[OsString]) -> Exit {
             Exit::Usage
         }
         Err(error) => {
-            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
-            let _lost = error.print();
-            exit
+            if error.use_stderr() {
+                let _lost = error.print();
+                return Exit::Usage;
+            }
+            // Help or the version, which was asked for.
+            ended_on_stdout(stdout::open().and_then(|_| error.print()), Exit::Ok)
         }
     }
 }

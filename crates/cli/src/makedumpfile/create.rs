@@ -5,7 +5,7 @@ use super::messages::{Class, Messages};
 use super::options::Opt;
 use super::progress::Progress;
 use super::{Stop, debuginfo, report};
-use crate::{cause, signals};
+use crate::{cause, signals, stdout};
 use coresift_engine::{DumpOptions, EngineError, Exclusion, Format, Report, Stop as EngineStop, Target};
 use coresift_format::codec::Codec;
 use coresift_kernel::{ClassSet, KernelError};
@@ -27,6 +27,12 @@ pub fn create(line: &CommandLine, input: &Path, target: &Target, messages: &Mess
         }
     }
     may_read(input, messages)?;
+    if target.files().is_empty()
+        && let Err(error) = stdout::open()
+    {
+        messages.raw(Class::Common, &format!("\nCan't write the dump file({STDOUT}). {}\n", cause::text(&error)));
+        return Err(Stop::Failed);
+    }
 
     let output = target.files().first().map_or(Path::new(STDOUT), |path| path);
     let debug = debuginfo::open(line, messages);

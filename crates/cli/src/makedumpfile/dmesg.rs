@@ -5,7 +5,7 @@ use super::line::CommandLine;
 use super::messages::{Class, Messages};
 use super::options::Opt;
 use super::{Stop, debuginfo};
-use crate::cause;
+use crate::{cause, stdout};
 use coresift_engine::{open_log_file, same_file, write_log};
 use coresift_format::Input;
 use coresift_kernel::KernelError;
@@ -45,7 +45,7 @@ pub fn save(line: &CommandLine, messages: &Messages) -> Result<(), Stop> {
     let since = if line.has(Opt::PartialDmesg) { Since::Clear } else { Since::Boot };
     let limit = limit(line);
     let written = match output {
-        None => write_log(&log, since, Limited::new(io::stdout(), limit)),
+        None => stdout::open().and_then(|stdout| write_log(&log, since, Limited::new(stdout, limit))),
         Some(path) => match open_log_file(path, force) {
             Ok(file) => write_log(&log, since, Limited::new(file, limit)),
             Err(error) => return fail(messages, &format!("Can't open the dump file({name}). {}", cause::text(&error))),

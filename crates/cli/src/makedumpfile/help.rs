@@ -69,7 +69,7 @@ Message levels: add up what to print. The default is 7.
      16  the report                                  standard output
 
 Exit codes: 0 the dump is complete; 1 it failed or is incomplete; 2 the kernel
-of the dump is not the one of the file given with -i.
+of the dump is not the one of the file given with -x or -i.
 ";
 
 /// `  -d LEVEL   text`, the text wrapped.

@@ -3,7 +3,7 @@
 use super::getopt::Token;
 use super::messages::{Class, DEFAULT_LEVEL, MAX_LEVEL, Messages};
 use super::options::Opt;
-use crate::size::{Size, atoi, strtoul};
+use crate::size::{atoi, size_limit, strtoul};
 use coresift_format::codec::Codec;
 use coresift_kernel::DumpLevel;
 use std::ffi::OsString;
@@ -119,8 +119,8 @@ impl CommandLine {
                     self.notes.push(read_as("--message-level", value, level));
                 }
             }
-            Opt::SizeLimit => match value.to_str().and_then(|text| text.parse::<Size>().ok()) {
-                Some(size) => self.limit = Some(size.0.get()),
+            Opt::SizeLimit => match size_limit(value.as_bytes()) {
+                Some(bytes) => self.limit = Some(bytes.get()),
                 None => return Err(invalid(messages, &format!("Limit size({}) is invalid.", value.to_string_lossy()))),
             },
             Opt::SplitblockSize => {

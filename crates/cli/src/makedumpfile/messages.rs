@@ -8,7 +8,8 @@
 //! | debug | 8 | stdout, stderr with -F |
 //! | report | 16 | stdout, stderr with -F |
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// A class of messages; its value is its bit in the mask.
@@ -35,12 +36,20 @@ pub struct Messages {
     stdout_is_data: bool,
     out: Stream,
     err: Stream,
+    /// Whether something could not be written to `out`.
+    lost: AtomicBool,
 }
 
 impl Messages {
     /// Messages to `out` and `err` (the standard output and error).
     pub fn new(out: Box<dyn Write + Send>, err: Box<dyn Write + Send>) -> Self {
-        Self { level: DEFAULT_LEVEL, stdout_is_data: false, out: Mutex::new(out), err: Mutex::new(err) }
+        Self {
+            level: DEFAULT_LEVEL,
+            stdout_is_data: false,
+            out: Mutex::new(out),
+            err: Mutex::new(err),
+            lost: AtomicBool::new(false),
+        }
     }
 
     /// Shows the classes of the mask `level`.
@@ -80,18 +89,29 @@ impl Messages {
             return;
         }
         let to_stderr = self.stdout_is_data || matches!(class, Class::Progress | Class::Error);
-        write(if to_stderr { &self.err } else { &self.out }, text);
+        let written = write(if to_stderr { &self.err } else { &self.out }, text);
+        if !to_stderr && !written {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether something could not be written to the standard output. That never stops a dump; but where a text was all that was
+    /// asked for, nothing came of it.
+    pub fn lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// A line to stderr whatever the mask says, as `getopt_long` prints it.
     pub fn getopt(&self, text: &str) {
-        write(&self.err, &format!("makedumpfile: {text}\n"));
+        let _lost = write(&self.err, &format!("makedumpfile: {text}\n"));
     }
 }
 
-fn write(stream: &Stream, text: &str) {
+/// Whether `text` could be written; a reader that has seen enough (`| head`) is no failure.
+fn write(stream: &Stream, text: &str) -> bool {
     let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-    let _lost = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+    let written = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+    written.map_or_else(|error| error.kind() == ErrorKind::BrokenPipe, |()| true)
 }
 
 #[cfg(test)]

@@ -20,13 +20,14 @@ mod reassemble;
 pub mod report;
 mod rules;
 
+use crate::stdout;
 use coresift_engine::{StreamTo, Target};
 use line::{CommandLine, Invalid, parameter_error};
 use messages::{Class, Messages};
 use options::{Opt, Support};
 use rules::Mode;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// makedumpfile's exit codes.
@@ -54,7 +55,24 @@ impl From<Invalid> for Stop {
 
 /// Runs makedumpfile's command line `args`, without the program's name, and returns its exit code.
 pub fn main(args: &[OsString]) -> u8 {
-    run(args, Messages::new(Box::new(io::stdout()), Box::new(io::stderr())))
+    let out: Box<dyn Write + Send> = match stdout::open() {
+        Ok(stdout) => Box::new(stdout),
+        Err(_) => Box::new(Closed),
+    };
+    run(args, Messages::new(out, Box::new(io::stderr())))
+}
+
+/// A standard output that is not there.
+struct Closed;
+
+impl Write for Closed {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        stdout::open().and_then(|mut stdout| stdout.write(&[]))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn run(args: &[OsString], mut messages: Messages) -> u8 {
@@ -69,12 +87,19 @@ fn run(args: &[OsString], mut messages: Messages) -> u8 {
     let result =
         CommandLine::read(tokens, &mut messages).map_err(Stop::from).and_then(|line| perform(&line, args, &messages));
     match result {
-        Err(Stop::Shown) => COMPLETED,
+        // The text was all that was asked for.
+        Err(Stop::Shown) => {
+            if messages.lost() {
+                FAILED
+            } else {
+                COMPLETED
+            }
+        }
         Ok(()) => {
             if !quiet_end && !mem_usage {
                 messages.raw(Class::Common, "\nmakedumpfile Completed.\n");
             }
-            COMPLETED
+            if mem_usage && messages.lost() { FAILED } else { COMPLETED }
         }
         Err(stop) => {
             if !quiet_end {

@@ -1,6 +1,7 @@
 //! A file that is made of a stream: which bytes of it have arrived, and the mark of an incomplete file.
 
 use crate::bytes::{Bytes, FileBytes};
+use crate::elf_write::ELF_INCOMPLETE;
 use crate::endian::{Endian, Field};
 use crate::input::Container;
 use crate::kdump::{Header, SIGNATURE, STATUS_INCOMPLETE};
@@ -138,7 +139,7 @@ pub fn mark_incomplete(head: &mut [u8]) -> Option<Container> {
         layout.endian.put(head, Field { at, size: 4 }, status.into());
         return Some(Container::Kdump);
     }
-    // e_flags, of the class and the byte order that e_ident tells; bit 0 by makedumpfile and crash.
+    // e_flags, of the class and the byte order that e_ident tells.
     let (class, order) = (*head.get(4)?, *head.get(5)?);
     let at = match class {
         _ if !head.starts_with(b"\x7fELF") => return None,
@@ -146,7 +147,7 @@ pub fn mark_incomplete(head: &mut [u8]) -> Option<Container> {
         _ => 48,
     };
     let endian = if order == 2 { Endian::Big } else { Endian::Little };
-    let flags = endian.u32(head, at)? | 1;
+    let flags = endian.u32(head, at)? | ELF_INCOMPLETE;
     endian.put(head, Field { at, size: 4 }, flags.into());
     Some(Container::Elf)
 }
