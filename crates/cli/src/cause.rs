@@ -38,6 +38,7 @@ pub fn advice(error: &EngineError) -> Option<&'static str> {
         }
         EngineError::Kernel { .. } => Some("dump it with -d 1, which needs to know nothing of the kernel"),
         EngineError::Write { .. } => Some("see what the system log says about the target, or write to another one"),
+        EngineError::PartsMissing { .. } => Some("put together what is there with --partial"),
         EngineError::TargetOpen { .. } => Some("check that the directory exists and may be written to"),
         _ => None,
     }

@@ -43,3 +43,36 @@ fn a_page_of_a_set_is_explained_with_the_part_that_has_it() {
     assert_eq!(without_place(&set.out), without_place(&one.out));
     assert!(set.out.lines().any(|line| line.starts_with("Part ")), "{}", set.out);
 }
+
+#[test]
+fn a_set_that_cannot_be_opened_whole_leaves_no_file_behind() {
+    let place = Place::new();
+    let names: Vec<String> = (0..60).map(|i| format!("p{i}")).collect();
+    place.put("p3", b"mine");
+    let ended = place.shell(&format!("ulimit -n 40; $P dump -f vmcore {}", names.join(" ")));
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    let left: Vec<&String> = names.iter().filter(|name| place.has(name)).collect();
+    assert_eq!((left, place.get("p3")), (vec![&names[3]], b"mine".to_vec()));
+}
+
+#[test]
+fn a_lone_dash_is_no_name_for_what_has_to_be_a_file() {
+    let place = parts();
+    for line in ["$P join p1 p2 p3 -", "$P unflatten - < p1", "$P unflatten p1 -"] {
+        let ended = place.shell(line);
+        assert_eq!(ended.code, Some(64), "{line}: {}", ended.err);
+        assert!(ended.err.contains("OUT cannot be the standard output"), "{}", ended.err);
+        assert!(!place.has("-"), "{line}");
+    }
+}
+
+#[test]
+fn only_the_native_command_advises_partial() {
+    let place = parts();
+    let native = place.run("join p1 p3 out");
+    assert_eq!(native.code, Some(1));
+    assert!(native.err.contains("(part 2 of 3)") && native.err.contains("--partial"), "{}", native.err);
+    let personality = place.makedumpfile("--reassemble p1 p3 out");
+    assert_eq!(personality.code, Some(1));
+    assert!(!personality.out.contains("--partial") && !personality.err.contains("--partial"), "{personality:?}");
+}

@@ -23,7 +23,7 @@ use crate::target::{Output, WriteFailed};
 use crate::writer::{Metadata, Readable, Writer};
 use coresift_format::codec::Codec;
 use coresift_format::kdump::STATUS_EXCLUDED_VMEMMAP;
-use coresift_format::{Container, Input, Pfn};
+use coresift_format::{Input, Pfn};
 use coresift_kernel::PageClass;
 use std::fmt;
 use std::fs::{self, metadata};
@@ -304,13 +304,9 @@ impl<'a> Run<'a> {
     ) -> Result<Self, EngineError> {
         let input = &source.input;
         let memory = input.memory();
-        let container = match input.container() {
-            Container::Elf => "elf",
-            Container::Kdump => "kdump",
-        };
         let report = Report {
             input: input.name().to_owned(),
-            container: if input.flattened() { format!("flattened {container}") } else { container.to_owned() },
+            container: input.container_name(),
             format: options.format.to_string(),
             release: source.kernel.as_ref().map(|k| k.release.clone()),
             level: exclusion.level.number(),

@@ -43,7 +43,7 @@ pub enum EngineError {
         other: PathBuf,
     },
     /// Not all parts of a split set were given.
-    #[error("{missing}; give all parts of the set, or put together what is there with --partial")]
+    #[error("{missing}; give all parts of the set")]
     PartsMissing {
         /// Which pages, and of which parts where that is known.
         missing: String,
@@ -94,6 +94,16 @@ pub enum EngineError {
         readable: bool,
         /// What was done.
         report: Box<Report>,
+    },
+    /// Making a file of others was told to end before it was done.
+    #[error("{why} ended {path} early: {what}", path = path.display(), what = left(*readable))]
+    Interrupted {
+        /// The target.
+        path: PathBuf,
+        /// What ended it.
+        why: StopReason,
+        /// Whether what was written is a readable dump, marked incomplete.
+        readable: bool,
     },
     /// Writing failed for another reason.
     #[error("cannot write to {path} at offset {offset}: {error}; {what}", path = path.display(), what = left(*readable))]

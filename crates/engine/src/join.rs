@@ -9,15 +9,18 @@
 //! system may share the blocks instead of copying them. Descriptors are written when their data are on the medium, and the mark
 //! of an incomplete file goes last, as in a dump.
 
+use crate::descriptors::{Descriptors, Encoded};
 use crate::dump::same_file;
 use crate::error::EngineError;
 use crate::observer::{Event, Observer, Stage};
-use crate::target::{CopyFailed, Output, WriteFailed};
+use crate::stop::{Stop, StopReason};
+use crate::target::{CopyFailed, Output, Progress, WriteFailed};
 use coresift_format::kdump::{KdumpFile, PageDesc, STATUS_INCOMPLETE, SetError, SubHeader, arrange, common_sub_header};
 use coresift_format::{FormatError, Input, PageSet, PhysicalMemory, erase_info};
 use serde::Serialize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Descriptors handled at a time (384 KiB).
@@ -26,12 +29,14 @@ const AT_A_TIME: u64 = 16 << 10;
 const COMPARED: usize = 256 << 10;
 
 /// How to put parts together.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct JoinOptions {
     /// Overwrite an existing target.
     pub force: bool,
     /// Put together what is there, where parts are missing: their pages are lost.
     pub partial: bool,
+    /// When to end early.
+    pub stop: Stop,
 }
 
 /// What was put together.
@@ -71,8 +76,8 @@ pub struct JoinedPart {
 /// Puts the `parts` of a split set, in any order, together in `target`.
 ///
 /// # Errors
-/// The parts are not those of one set, or not all without `partial`; or reading or writing failed: what was written then is a readable
-/// dump, marked incomplete.
+/// The parts are not those of one set, or not all without `partial`; or reading or writing failed, or `stop` came: what was written
+/// then is a readable dump, marked incomplete, or there is no file.
 pub fn join(
     parts: &[PathBuf],
     target: &Path,
@@ -95,17 +100,22 @@ pub fn join(
         let missing: Vec<String> = arranged.problems.iter().filter(missing).map(ToString::to_string).collect();
         return Err(EngineError::PartsMissing { missing: missing.join("; ") });
     }
-    let joining = Joining::new(&arranged.parts)?;
+    let joining = Joining::new(&arranged.parts, &options.stop)?;
     for problem in &arranged.problems {
         observer.event(Event::Note(problem.to_string()));
     }
-    let output = Output::open(target, options.force, false)?;
+    let output = Arc::new(Output::open(target, options.force, false)?);
     let mut joined = Joined {
         problems: arranged.problems.iter().map(ToString::to_string).collect(),
         complete: arranged.problems.is_empty(),
         ..Joined::default()
     };
-    joining.write(&output, &mut joined, observer).map_err(|failed| failed.at(target))?;
+    let begun = joining.begin(&output).map_err(|failed| {
+        output.remove_new(target);
+        failed.at(target, false)
+    });
+    let end = begun?;
+    joining.write(&output, end, &mut joined, observer).map_err(|failed| failed.at(target, true))?;
     joined.bytes = output.len();
     joined.seconds = started.elapsed().as_secs_f64();
     Ok(joined)
@@ -116,18 +126,19 @@ enum Failed {
     Input(FormatError),
     Read(String, std::io::Error, u64),
     Write(WriteFailed),
+    Stopped(StopReason),
     TooLarge,
 }
 
 impl Failed {
-    fn at(self, target: &Path) -> EngineError {
+    /// The same as an error, where what was written is `readable`.
+    fn at(self, target: &Path, readable: bool) -> EngineError {
         let path = target.to_owned();
         match self {
             Self::Input(error) => error.into(),
             Self::Read(file, error, offset) => FormatError::Io { file, what: "page data", offset, error }.into(),
-            Self::Write(WriteFailed { offset, error, .. }) => {
-                EngineError::Write { path, offset, error, readable: true }
-            }
+            Self::Write(WriteFailed { offset, error, .. }) => EngineError::Write { path, offset, error, readable },
+            Self::Stopped(why) => EngineError::Interrupted { path, why, readable },
             Self::TooLarge => EngineError::PartsTooLarge,
         }
     }
@@ -162,11 +173,12 @@ struct Joining<'a> {
     parts: Vec<Source<'a>>,
     total: u64,
     block: u64,
+    stop: &'a Stop,
 }
 
 impl<'a> Joining<'a> {
     /// Finds where the page data of each part are.
-    fn new(files: &'a [KdumpFile]) -> Result<Self, EngineError> {
+    fn new(files: &'a [KdumpFile], stop: &'a Stop) -> Result<Self, EngineError> {
         // A part that ended early may lack bits; one that did not has them all.
         let whole = files.iter().find(|file| !file.incomplete());
         let (model, stored) = match whole {
@@ -187,22 +199,45 @@ impl<'a> Joining<'a> {
             let ranks = stored.rank(file.range().start)..stored.rank(file.range().end);
             parts.push(Source::new(file, ranks, total, block)?);
         }
-        Ok(Self { model, parts, total, block })
+        Ok(Self { model, parts, total, block, stop })
     }
 
-    fn write(&self, output: &Output, joined: &mut Joined, observer: &dyn Observer) -> Result<(), Failed> {
+    /// File offset of the zero page, which stands behind the descriptors.
+    fn zero(&self) -> Option<u64> {
+        self.model.descriptors().checked_add(self.total.checked_mul(PageDesc::SIZE as u64)?)
+    }
+
+    /// Writes what stands in front of the page data, of an incomplete file without pages; returns where the data begin.
+    fn begin(&self, output: &Output) -> Result<u64, Failed> {
         let descriptors = self.model.descriptors();
-        let table = self.total.checked_mul(PageDesc::SIZE as u64).ok_or(Failed::TooLarge)?;
-        let zero = descriptors.checked_add(table).ok_or(Failed::TooLarge)?;
-        let mut end = zero.checked_add(self.block).ok_or(Failed::TooLarge)?;
+        let end = self.zero().and_then(|zero| zero.checked_add(self.block)).ok_or(Failed::TooLarge)?;
         output.empty(descriptors)?;
         let head = self.head(&common_sub_header(self.model));
-        output.write_at(&head, 0)?;
+        // What a block device held may be anything, descriptors too: it is no dump until those are zeros.
+        if !output.has_old_content() {
+            output.write_at(&head, 0)?;
+        }
         let front = head.len() as u64..descriptors;
-        self.copy_in(output, self.model, front, head.len() as u64, &mut |_| ())?;
+        self.copy_in(output, self.model, front, head.len() as u64, &mut |_| None)?;
         output.reserve(descriptors, end)?;
+        if output.has_old_content() {
+            output.write_at(&head, 0)?;
+        }
+        Ok(end)
+    }
+
+    /// Writes the page data of all parts from `end` on, and their descriptors.
+    fn write(
+        &self,
+        output: &Arc<Output>,
+        mut end: u64,
+        joined: &mut Joined,
+        observer: &dyn Observer,
+    ) -> Result<(), Failed> {
+        let zero = self.zero().ok_or(Failed::TooLarge)?;
         let bytes = self.parts.iter().map(|part| part.data.end - part.data.start).fold(0, u64::saturating_add);
         let mut done = 0u64;
+        let mut table = Descriptors::new(Arc::clone(output));
         for part in &self.parts {
             // At the same place in its block as in the part, so that a file system can share whole blocks.
             let to = end.checked_add((part.data.start.wrapping_sub(end)) % self.block).ok_or(Failed::TooLarge)?;
@@ -211,12 +246,13 @@ impl<'a> Joining<'a> {
                 done = done.saturating_add(copied);
                 let pages = u128::from(done) * u128::from(self.total) / u128::from(bytes.max(1));
                 observer.progress(Stage::CopyPages, (pages as u64).min(self.total), self.total);
+                self.stop.copying(false)
             })?;
-            output.sync()?;
-            let row = part.write_descriptors(output, descriptors, Moved { to, zero }, self.block)?;
+            let row = part.queue_descriptors(&table, self.model.descriptors(), Moved { to, zero }, self.block)?;
             joined.pages += row.pages;
             joined.parts.push(row);
         }
+        table.finish()?;
         self.erased(output, end)?;
         joined.lost_pages = self.total.saturating_sub(joined.pages);
         joined.complete &= joined.lost_pages == 0;
@@ -259,11 +295,12 @@ impl<'a> Joining<'a> {
         from: &KdumpFile,
         range: Range<u64>,
         to: u64,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut Progress<'_>,
     ) -> Result<(), Failed> {
         output.copy_in(from.bytes(), range, to, progress).map_err(|failed| match failed {
             CopyFailed::Read(offset, error) => Failed::Read(from.name().to_owned(), error, offset),
             CopyFailed::Write(failed) => Failed::Write(failed),
+            CopyFailed::Stopped(why) => Failed::Stopped(why),
         })
     }
 }
@@ -329,7 +366,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn write_descriptors(&self, output: &Output, table: u64, moved: Moved, block: u64) -> Result<JoinedPart, Failed> {
+    /// Hands the descriptors of the part, whose data are written, to those of the new file, whose table begins at `at`.
+    fn queue_descriptors(&self, table: &Descriptors, at: u64, moved: Moved, block: u64) -> Result<JoinedPart, Failed> {
         let endian = self.file.layout().endian;
         let len = self.file.bytes().len();
         let range = self.file.range();
@@ -339,10 +377,10 @@ impl<'a> Source<'a> {
             end_pfn: range.end.0,
             ..JoinedPart::default()
         };
-        let mut raw = Vec::new();
+        let mut encoded = Encoded::default();
         self.each(|rank, batch| {
-            raw.clear();
-            for desc in batch {
+            encoded.clear();
+            for (rank, desc) in (rank..).zip(batch) {
                 let offset = match self.place(*desc, block, len) {
                     Place::Data => Some(moved.to + (desc.offset - self.data.start)),
                     Place::Zero => Some(moved.zero),
@@ -351,9 +389,11 @@ impl<'a> Source<'a> {
                 row.pages += u64::from(offset.is_some());
                 row.lost_pages += u64::from(offset.is_none());
                 let desc = offset.map_or_else(PageDesc::default, |offset| PageDesc { offset, ..*desc });
-                raw.extend_from_slice(&desc.encode(endian));
+                let place = at.saturating_add(rank.saturating_mul(PageDesc::SIZE as u64));
+                encoded.push(place, &desc.encode(endian));
             }
-            Ok::<_, Failed>(output.write_at(&raw, table.saturating_add(rank.saturating_mul(PageDesc::SIZE as u64)))?)
+            table.queue(&encoded);
+            Ok::<_, Failed>(table.check()?)
         })?;
         Ok(row)
     }

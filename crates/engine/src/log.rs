@@ -5,6 +5,7 @@ use crate::observer::{Event, Observer};
 use crate::options::{DumpOptions, Target};
 use crate::path_text::path_text;
 use crate::report::LogRow;
+use crate::target::directory;
 use coresift_format::Input;
 use coresift_kernel::KernelError;
 use coresift_kernel::printk::{KernelLog, LogProblem, Since};
@@ -110,8 +111,7 @@ fn saved(
 
 /// The directory and name of a file that may not exist yet.
 fn place(path: &Path) -> Option<(PathBuf, &OsStr)> {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Some((parent.canonicalize().ok()?, path.file_name()?))
+    Some((directory(path).canonicalize().ok()?, path.file_name()?))
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -17,7 +17,7 @@ use crate::error::EngineError;
 use crate::observer::{Observer, Stage};
 use crate::source::joined;
 use crate::target::{Output, WriteFailed};
-use crate::verify::{PageCheck, PageCounts, PageProblem, check_pages, container, salvage};
+use crate::verify::{PageCheck, PageCounts, PageProblem, check_pages, salvage};
 use coresift_format::kdump::{
     Header, KdumpFile, PageDesc, PartIdentity, Region, SIGNATURE, STATUS_INCOMPLETE, SubHeader,
 };
@@ -92,7 +92,7 @@ pub fn repair(
     let mut report = Repair {
         file: input.name().to_owned(),
         file_bytes: input.file_len(),
-        container: container(&input),
+        container: input.container_name(),
         out: out.to_owned(),
         complete: false,
         found: input.problems().iter().map(ToString::to_string).collect(),

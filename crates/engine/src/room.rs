@@ -1,6 +1,7 @@
 //! Whether a dump would fit: the blocks that a dry run's writes would take, beside those that are free.
 
 use crate::lock::Lock;
+use crate::target::directory;
 use rustix::fs::FileType;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -73,8 +74,7 @@ impl Room {
             Some(FileType::RegularFile) | None => {}
             Some(_) => return None,
         }
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let place = if existing.is_some() { path } else { directory };
+        let place = if existing.is_some() { path } else { directory(path) };
         let (space, device) = (rustix::fs::statvfs(place).ok()?, rustix::fs::stat(place).ok()?.st_dev);
         // st_blocks counts 512 bytes (stat(2)).
         let old = existing.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));

@@ -21,7 +21,7 @@ use crate::options::Target;
 use crate::pipeline::{Copied, Copying, copy};
 use crate::plan::Plan;
 use crate::report::PartRow;
-use crate::target::{Output, WriteFailed};
+use crate::target::{Output, WriteFailed, directory};
 use crate::weigh::{Weighed, cut, weigh};
 use crate::writer::{Metadata, Readable, Writer};
 use coresift_format::codec::CodecError;
@@ -73,14 +73,19 @@ pub fn align(target: &Target, page: PageSize) -> Result<u64, EngineError> {
     }
 }
 
-/// The directory `path` is in.
-fn directory(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// Whether two names of files that do not exist yet are names of one.
 fn same_new_file(one: &Path, other: &Path) -> bool {
-    one.file_name() == other.file_name() && same_file(directory(one), directory(other))
+    let (one, other) = (behind_links(one), behind_links(other));
+    one.file_name() == other.file_name() && same_file(directory(&one), directory(&other))
+}
+
+/// Links that are followed, as the kernel has it (MAXSYMLINKS).
+const MAX_LINKS: usize = 40;
+
+/// The name of the file that `path` is to become, behind links to what does not exist.
+fn behind_links(path: &Path) -> PathBuf {
+    let next = |at: &PathBuf| Some(directory(at).join(std::fs::read_link(at).ok()?));
+    std::iter::successors(Some(path.to_owned()), next).take(MAX_LINKS).last().unwrap_or_default()
 }
 
 /// One part on its way.

@@ -1,21 +1,19 @@
 //! The place a dump is written to.
 
 mod copy_in;
+mod open;
 mod stream;
 
-pub use copy_in::CopyFailed;
+pub use copy_in::{CopyFailed, Progress};
+pub use open::directory;
 
-use crate::error::EngineError;
-use crate::options::{StreamTo, Target};
 use crate::room::{Forecast, Room};
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stream::Stream;
 
@@ -29,6 +27,8 @@ pub struct Output {
     written: AtomicU64,
     /// One more than the last byte that was written or reserved.
     len: AtomicU64,
+    /// The file was made when the target was opened.
+    new: bool,
 }
 
 impl fmt::Debug for Output {
@@ -102,53 +102,6 @@ impl WriteFailed {
 }
 
 impl Output {
-    /// Checks that `path` can become the target, without touching it: what exists is not overwritten unless `force`.
-    ///
-    /// # Errors
-    /// [`EngineError::TargetExists`], or [`EngineError::TargetOpen`] for what can be no target.
-    pub fn check(path: &Path, force: bool) -> Result<(), EngineError> {
-        let Ok(stat) = rustix::fs::stat(path) else { return Ok(()) };
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::CharacterDevice if is_null(&stat) => Ok(()),
-            FileType::RegularFile | FileType::BlockDevice if force => Ok(()),
-            FileType::RegularFile | FileType::BlockDevice => Err(EngineError::TargetExists { path: path.to_owned() }),
-            kind => Err(EngineError::TargetOpen {
-                path: path.to_owned(),
-                error: io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    format!("a dump needs a file, a block device or /dev/null, and this is {}", kind_name(kind)),
-                ),
-            }),
-        }
-    }
-
-    /// Opens the target. A new file has mode 0600; an existing one keeps its mode and loses its content.
-    ///
-    /// # Errors
-    /// As [`Self::check`], or what the system said.
-    pub fn open(path: &Path, force: bool, dry_run: bool) -> Result<Self, EngineError> {
-        Self::check(path, force)?;
-        let existing = rustix::fs::stat(path).ok();
-        let is = |kind| existing.as_ref().is_some_and(|s| FileType::from_raw_mode(s.st_mode) == kind);
-        if dry_run || is(FileType::CharacterDevice) {
-            let nothing = Self::new(Kind::Nothing);
-            if !dry_run || is(FileType::CharacterDevice) {
-                return Ok(nothing);
-            }
-            let process = getrlimit(Resource::Fsize).current.filter(|_| !is(FileType::BlockDevice));
-            return Ok(Self { room: Room::of(path), limit: process.map(Limit::Process), ..nothing });
-        }
-        let block = is(FileType::BlockDevice);
-        let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
-        if !block {
-            flags |= OFlags::CREATE | if force { OFlags::TRUNC } else { OFlags::EXCL };
-        }
-        let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
-        let file: File = opened.map_err(|e| EngineError::TargetOpen { path: path.to_owned(), error: e.into() })?.into();
-        let kind = if block { Kind::Block(file) } else { Kind::Regular(file) };
-        Ok(Self::new(kind))
-    }
-
     /// A target that only counts bytes.
     #[must_use]
     pub const fn nothing() -> Self {
@@ -156,7 +109,7 @@ impl Output {
     }
 
     const fn new(kind: Kind) -> Self {
-        Self { kind, limit: None, room: None, written: AtomicU64::new(0), len: AtomicU64::new(0) }
+        Self { kind, limit: None, room: None, written: AtomicU64::new(0), len: AtomicU64::new(0), new: false }
     }
 
     /// The same, which takes no more than `limit` bytes.
@@ -183,42 +136,6 @@ impl Output {
             return self.written();
         }
         self.len.load(Ordering::Relaxed)
-    }
-
-    /// As [`Self::check`], of any target.
-    ///
-    /// # Errors
-    /// As [`Self::check`].
-    pub fn check_target(target: &Target, force: bool) -> Result<(), EngineError> {
-        match target {
-            Target::Path(path) => Self::check(path, force),
-            Target::Stream(StreamTo::Path(path)) if is_new_or_file(path) => Self::check(path, force),
-            // Pipes, sockets and character devices hold nothing that could be overwritten.
-            Target::Stream(_) => Ok(()),
-            Target::Parts { paths, .. } => paths.iter().try_for_each(|path| Self::check(path, force)),
-        }
-    }
-
-    /// Opens all files of any target.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn open_target(target: &Target, force: bool, dry_run: bool) -> Result<Vec<Self>, EngineError> {
-        match target {
-            Target::Path(path) => Ok(vec![Self::open(path, force, dry_run)?]),
-            Target::Parts { paths, .. } => paths.iter().map(|path| Self::open(path, force, dry_run)).collect(),
-            Target::Stream(to) if dry_run => {
-                let room = if let StreamTo::Path(path) = to { Room::of(path) } else { None };
-                Ok(vec![Self { room, ..Self::stream(None) }])
-            }
-            Target::Stream(to) => {
-                Self::check_target(target, force)?;
-                let file = open_stream(to, force);
-                let file =
-                    file.map_err(|e| EngineError::TargetOpen { path: target.name().to_owned(), error: e.into() });
-                Ok(vec![Self::stream(Some(file?))])
-            }
-        }
     }
 
     fn stream(file: Option<File>) -> Self {
@@ -289,8 +206,8 @@ impl Output {
             Kind::Nothing => {}
             Kind::Stream(stream) => stream.begin(len)?,
             Kind::Regular(file) => file.set_len(len).map_err(failed)?,
-            // Old content may be anywhere; the old dump's header goes first.
-            Kind::Block(_) => return self.fill(0, len),
+            // Old content may be anywhere. The old dump's header goes first, and before anything else that is its is touched.
+            Kind::Block(_) => return self.fill(0, len).and_then(|()| self.sync()),
         }
         self.reach(len);
         Ok(())
@@ -320,7 +237,8 @@ impl Output {
                 stream.reach(to);
                 return Ok(());
             }
-            Kind::Block(_) => return self.fill(from, to),
+            // What the device held must not come back behind a header that is written next.
+            Kind::Block(_) => return self.fill(from, to).and_then(|()| self.sync()),
             Kind::Regular(file) => file,
         };
         match rustix::fs::fallocate(file, FallocateFlags::empty(), from, len) {
@@ -430,42 +348,4 @@ impl Output {
             Kind::Nothing | Kind::Stream(_) => Ok(()),
         }
     }
-}
-
-/// Whether `path` is a regular file or block device, or not there yet.
-fn is_new_or_file(path: &Path) -> bool {
-    rustix::fs::stat(path).map_or(true, |stat| {
-        matches!(
-            FileType::from_raw_mode(stat.st_mode),
-            FileType::RegularFile | FileType::BlockDevice | FileType::Directory
-        )
-    })
-}
-
-fn open_stream(to: &StreamTo, force: bool) -> rustix::io::Result<File> {
-    let file = match to {
-        StreamTo::Stdout => rustix::io::dup(rustix::stdio::stdout())?,
-        StreamTo::Path(path) => {
-            let mut flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-            if is_new_or_file(path) {
-                flags |= OFlags::CREATE | if force { OFlags::TRUNC } else { OFlags::EXCL };
-            }
-            rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?
-        }
-    };
-    Ok(file.into())
-}
-
-fn kind_name(kind: FileType) -> &'static str {
-    match kind {
-        FileType::Directory => "a directory",
-        FileType::CharacterDevice => "a character device",
-        FileType::Fifo => "a pipe",
-        FileType::Socket => "a socket",
-        _ => "none of these",
-    }
-}
-
-fn is_null(stat: &rustix::fs::Stat) -> bool {
-    (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (1, 3)
 }

@@ -27,6 +27,17 @@ pub enum Container {
     Kdump,
 }
 
+impl Container {
+    /// The name people and JSON see: `elf` or `kdump`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Elf => "elf",
+            Self::Kdump => "kdump",
+        }
+    }
+}
+
 enum Source {
     Elf(Box<ElfCore>),
     Kdump(Box<KdumpFile>),
@@ -255,6 +266,13 @@ impl Input {
             Source::Elf(_) => Container::Elf,
             Source::Kdump(_) | Source::Set(_) => Container::Kdump,
         }
+    }
+
+    /// The name of the container, with `flattened ` before it where it is wrapped.
+    #[must_use]
+    pub fn container_name(&self) -> String {
+        let name = self.container().name();
+        if self.flattened { format!("flattened {name}") } else { name.to_owned() }
     }
 
     /// Whether the container is wrapped in a flattened stream.

@@ -2,6 +2,7 @@
 
 use crate::Pfn;
 use crate::chunk::{BitRuns, CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, WORDS, count_in};
+use std::collections::BTreeSet;
 
 /// Above this many runs the bitmap is smaller than the run list (4 bytes a run).
 const MAX_RUNS: usize = WORDS * 8 / 4;
@@ -236,6 +237,23 @@ impl PageSet {
             builder.push(chunk, &bits);
         }
         builder.finish()
+    }
+
+    /// The pages of all `sets`.
+    #[must_use]
+    pub fn united<'a>(sets: impl Iterator<Item = &'a Self> + Clone) -> Self {
+        let chunks: BTreeSet<u64> = sets.clone().flat_map(Self::chunks).collect();
+        let (mut bits, mut more) = (ChunkBits::default(), ChunkBits::default());
+        let mut united = PageSetBuilder::default();
+        for chunk in chunks {
+            bits.clear();
+            for set in sets.clone() {
+                set.copy_chunk(chunk, &mut more);
+                bits.unite(&more);
+            }
+            united.push(chunk, &bits);
+        }
+        united.finish()
     }
 
     /// Memory the set occupies, in bytes.

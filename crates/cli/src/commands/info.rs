@@ -5,7 +5,7 @@ use crate::exit::{self, Exit};
 use crate::{cause, output, text};
 use coresift_format::codec::Codec;
 use coresift_format::kdump::{DescriptorCounts, KdumpFile};
-use coresift_format::{Container, FormatError, Input, PageSize};
+use coresift_format::{FormatError, Input, PageSize};
 use coresift_kernel::{Kernel, NoteCpus, VmcoreInfo, field};
 use serde::Serialize;
 use std::fmt::Write;
@@ -166,10 +166,7 @@ impl Info {
         Ok(Self {
             file: input.name().to_owned(),
             file_bytes: input.file_len(),
-            container: match input.container() {
-                Container::Elf => "elf",
-                Container::Kdump => "kdump",
-            },
+            container: input.container().name(),
             version: header.map(|(header, _)| header.header_version),
             flattened: input.flattened(),
             complete: !input.incomplete() && input.truncated().is_none() && lost == 0,

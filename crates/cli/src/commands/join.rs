@@ -1,9 +1,10 @@
 //! `coresift join`.
 
+use super::verify;
 use crate::exit::{self, Exit};
 use crate::text::{bytes, count, seconds};
-use crate::{cause, output, progress};
-use coresift_engine::{EngineError, JoinOptions, Joined};
+use crate::{cause, output, progress, signals};
+use coresift_engine::{EngineError, JoinOptions, Joined, Stop};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// Takes the parts of one set, as `coresift dump VMCORE OUT...` and `makedumpfile
 /// --split` write them, in any order. Pages are copied as they are, without unpacking.
 /// Parts that are missing, given twice, or of another set are named, and nothing is
-/// written. Where a part is incomplete, so is the dump.
+/// written. Where a part is incomplete, so is the dump. OUT is written in places as they
+/// become known, so that it has to be a file or a block device, and no pipe.
 #[derive(clap::Args)]
 #[command(after_help = help(), verbatim_doc_comment, override_usage = "coresift join [OPTIONS] <PART>... <OUT>")]
 pub struct Args {
@@ -44,7 +46,11 @@ Examples:
 
 pub fn run(args: &Args) -> Exit {
     let Some((target, parts)) = args.names.split_last() else { return Exit::Usage };
-    let options = JoinOptions { force: args.force, partial: args.partial };
+    if let Err(exit) = super::needs_a_file(target) {
+        return exit;
+    }
+    let stop = Stop::default().on_signal(signals::watch());
+    let options = JoinOptions { force: args.force, partial: args.partial, stop };
     let progress = progress::new();
     let result = coresift_engine::join(parts, target, options, &*progress);
     progress.finish();
@@ -55,7 +61,12 @@ pub fn run(args: &Args) -> Exit {
         }
         Err(error) => {
             output::complain_chain(cause::chain(&error), cause::advice(&error));
-            if matches!(error, EngineError::Write { readable: true, .. }) { Exit::Incomplete } else { Exit::Failed }
+            match error {
+                EngineError::Write { readable: true, .. } | EngineError::Interrupted { readable: true, .. } => {
+                    Exit::Incomplete
+                }
+                error => verify::unopened(&error, parts),
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::output::{complain, ended_on_stdout};
 use crate::stdout;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
+use std::path::Path;
 
 /// Turns a crashed Linux machine's memory into a small, correct, readable dump
 #[derive(Parser)]
@@ -43,6 +44,17 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
         args: Vec<OsString>,
     },
+}
+
+/// Refuses `-` as the name of a file that cannot be written from beginning to end, and so not to the standard output.
+fn needs_a_file(out: &Path) -> Result<(), Exit> {
+    if out.as_os_str() != "-" {
+        return Ok(());
+    }
+    complain(
+        "OUT cannot be the standard output, for it is not written from beginning to end; name a file (./- for one that is called -)",
+    );
+    Err(Exit::Usage)
 }
 
 /// Runs the command line `args`, which begin with the program's name.

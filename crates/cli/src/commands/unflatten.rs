@@ -51,6 +51,9 @@ pub fn run(args: &Args) -> Exit {
         [out] => (StreamFrom::Stdin, out),
         _ => return Exit::Usage,
     };
+    if let Err(exit) = super::needs_a_file(out) {
+        return exit;
+    }
     match unflatten(&stream, out, UnflattenOptions { force: args.force, dry_run: false }) {
         Ok(made) => {
             let exit = if made.complete { Exit::Ok } else { Exit::Incomplete };

@@ -6,8 +6,8 @@ use super::line::CommandLine;
 use super::messages::{Class, Messages};
 use super::options::Opt;
 use super::progress::Progress;
-use crate::cause;
-use coresift_engine::{EngineError, JoinOptions};
+use crate::{cause, signals};
+use coresift_engine::{EngineError, JoinOptions, Stop as EngineStop};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -27,8 +27,9 @@ pub fn reassemble(line: &CommandLine, messages: &Messages) -> Result<(), Stop> {
             .map_err(|error| failed(format!("Can't open a file({}). {}", part.display(), cause::text(&error))))?;
     }
     let input = parts.first().map_or(Path::new(""), |part| part);
+    let stop = EngineStop::default().on_signal(signals::watch());
     let progress = Progress::new(messages, input, target);
-    let result = coresift_engine::join(parts, target, JoinOptions { force, partial: false }, &progress);
+    let result = coresift_engine::join(parts, target, JoinOptions { force, partial: false, stop }, &progress);
     progress.end();
     match result {
         Ok(joined) if joined.complete => {
@@ -41,7 +42,10 @@ pub fn reassemble(line: &CommandLine, messages: &Messages) -> Result<(), Stop> {
         }
         Err(error) => {
             cause::chain(&error).for_each(|text| messages.line(Class::Error, &text));
-            if matches!(error, EngineError::Write { readable: true, .. }) {
+            if matches!(
+                error,
+                EngineError::Write { readable: true, .. } | EngineError::Interrupted { readable: true, .. }
+            ) {
                 messages.line(Class::Common, INCOMPLETE);
             }
             Err(Stop::Failed)

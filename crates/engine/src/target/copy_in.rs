@@ -1,6 +1,7 @@
 //! Copying a piece of another file into the target.
 
 use super::{Kind, Output, WriteFailed};
+use crate::stop::StopReason;
 use coresift_format::Bytes;
 use rustix::io::Errno;
 use std::io;
@@ -18,21 +19,30 @@ pub enum CopyFailed {
     Read(u64, io::Error),
     /// Writing did.
     Write(WriteFailed),
+    /// The run was told to end.
+    Stopped(StopReason),
+}
+
+/// Is told each number of bytes done, and says whether that is to be the end.
+pub type Progress<'a> = dyn FnMut(u64) -> Option<StopReason> + 'a;
+
+fn told(at: u64, stop: Option<StopReason>) -> Result<u64, CopyFailed> {
+    stop.map_or(Ok(at), |why| Err(CopyFailed::Stopped(why)))
 }
 
 impl Output {
-    /// Copies the bytes `range` of `from` to `to`, and tells `progress` each number of bytes done. Holes stay holes where the target
+    /// Copies the bytes `range` of `from` to `to`, and tells `progress` of it piece by piece. Holes stay holes where the target
     /// has no old content. The kernel copies where it can: without a second copy through this program, and by sharing blocks
     /// on file systems that do (XFS, btrfs).
     ///
     /// # Errors
-    /// Which side failed.
+    /// Which side failed, or why it was ended.
     pub fn copy_in(
         &self,
         from: &dyn Bytes,
         range: Range<u64>,
         to: u64,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut Progress<'_>,
     ) -> Result<(), CopyFailed> {
         let mut at = range.start;
         let mut buffer = Vec::new();
@@ -41,8 +51,7 @@ impl Output {
             if !self.has_old_content() {
                 let data = from.next_data(at).clamp(at, range.end);
                 if data > at {
-                    progress(data - at);
-                    at = data;
+                    at = told(data, progress(data - at))?;
                 }
             }
             let want = (range.end - at).min(PIECE);
@@ -67,8 +76,7 @@ impl Output {
                     n as u64
                 }
             };
-            at += done;
-            progress(done);
+            at = told(at + done, progress(done))?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ pub use structure::{Check, Verdict};
 
 use crate::error::EngineError;
 use crate::observer::Observer;
-use coresift_format::{Container, FileBytes, Input};
+use coresift_format::{FileBytes, Input};
 use coresift_kernel::debuginfo::DebugFile;
 use serde::Serialize;
 use std::num::NonZeroUsize;
@@ -122,14 +122,6 @@ fn check_parts(
     Ok((all, checks))
 }
 
-pub(crate) fn container(input: &Input) -> String {
-    let container = match input.container() {
-        Container::Elf => "elf",
-        Container::Kdump => "kdump",
-    };
-    if input.flattened() { format!("flattened {container}") } else { container.to_owned() }
-}
-
 /// Looks at the dump `path`.
 ///
 /// # Errors
@@ -166,7 +158,7 @@ pub fn verify_set(
     Ok(Verification {
         file: input.name().to_owned(),
         file_bytes: input.file_len(),
-        container: container(&input),
+        container: input.container_name(),
         marked_incomplete: input.incomplete(),
         verdict,
         checks,

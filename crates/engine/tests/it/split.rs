@@ -3,7 +3,7 @@
 use crate::common::{check_pages, core, dump, exclusion, kept, options, place};
 use crate::reader::Dump;
 use coresift_engine::{
-    DumpOptions, EngineError, JoinOptions, Joined, Report, Silent, Target, dump_input, dump_set, join,
+    DumpOptions, EngineError, JoinOptions, Joined, Report, Silent, Stop, StopReason, Target, dump_input, dump_set, join,
 };
 use coresift_format::kdump::KdumpFile;
 use coresift_format::{Input, Pfn, PhysicalMemory};
@@ -28,7 +28,7 @@ fn split(source: Vec<u8>, paths: &[PathBuf], options: &DumpOptions) -> Result<Re
 }
 
 fn joined(parts: &[PathBuf], target: &Path, partial: bool) -> Result<Joined, EngineError> {
-    join(parts, target, JoinOptions { force: true, partial }, &Silent)
+    join(parts, target, JoinOptions { force: true, partial, ..JoinOptions::default() }, &Silent)
 }
 
 fn open(path: &Path) -> KdumpFile {
@@ -197,7 +197,85 @@ fn one_part_that_does_not_fit_leaves_the_others_finished_and_all_marked() {
     let out = dir.path().join("whole");
     let told = joined(&paths, &out, false).unwrap();
     assert!(!told.complete && told.lost_pages == lost.iter().sum::<u64>());
+    let lacking = lost.iter().filter(|lost| **lost > 0).count();
+    assert_eq!(told.problems.len(), lacking, "only those that lack something: {:?}", told.problems);
+    for (path, lost) in paths.iter().zip(&lost).filter(|(_, lost)| **lost > 0) {
+        let named = |problem: &&String| problem.starts_with(&path.display().to_string());
+        let problem = told.problems.iter().find(named).unwrap();
+        assert!(problem.contains(&format!("it lacks {lost} of the ")), "{problem}");
+    }
     assert!(Dump::read(std::fs::read(out).unwrap()).incomplete());
+}
+
+#[test]
+fn a_set_whose_run_was_killed_while_it_took_the_marks_away_is_joined_whole_and_marked() {
+    let image = b0();
+    let dir = place();
+    let paths = parts_in(&dir, 3);
+    split(core(&image), &paths, &options(31)).unwrap();
+    let status = 424;
+    for (marked, count) in [(&paths[1..], 2), (&paths[2..], 1), (&paths[..], 3)] {
+        for path in marked {
+            let mut part = std::fs::read(path).unwrap();
+            part[status] |= 8;
+            std::fs::write(path, part).unwrap();
+        }
+        let out = dir.path().join("whole");
+        let told = joined(&paths, &out, false).unwrap();
+        assert_eq!((told.complete, told.lost_pages), (false, 0));
+        let [problem] = &*told.problems else { panic!("{:?}", told.problems) };
+        assert!(problem.starts_with(&format!("no page is missing, but {count} of 3 parts")), "{problem}");
+        let whole = Dump::read(std::fs::read(out).unwrap());
+        assert!(whole.incomplete());
+        check_pages(&image, &whole, "joined");
+        for path in marked {
+            let mut part = std::fs::read(path).unwrap();
+            part[status] &= !8;
+            std::fs::write(path, part).unwrap();
+        }
+    }
+    assert!(joined(&paths, &dir.path().join("whole"), false).unwrap().complete);
+}
+
+#[test]
+fn parts_that_cannot_all_be_opened_leave_nothing_behind_and_old_files_as_they_were() {
+    let dir = place();
+    let [one, old, link] = ["one", "old", "link"].map(|name| dir.path().join(name));
+    std::os::unix::fs::symlink("one", &link).unwrap();
+    let twice = split(core(&b0()), &[one.clone(), link.clone()], &options(31)).unwrap_err();
+    assert!(matches!(twice, EngineError::TargetExists { .. }), "{twice}");
+    let forced = DumpOptions { force: true, ..options(31) };
+    let twice = split(core(&b0()), &[one.clone(), link.clone()], &forced).unwrap_err();
+    assert!(matches!(twice, EngineError::PartTwice { .. }), "{twice}");
+    assert!(!one.exists());
+    // Opening the last one fails.
+    std::fs::write(&old, "mine").unwrap();
+    let (missing, lost) = (dir.path().join("dangling"), dir.path().join("nowhere/file"));
+    std::os::unix::fs::symlink(lost, &missing).unwrap();
+    let error = split(core(&b0()), &[one.clone(), old.clone(), missing], &forced).unwrap_err();
+    assert!(matches!(error, EngineError::TargetOpen { .. }), "{error}");
+    assert!(!one.exists() && std::fs::read(&old).unwrap() == b"mine");
+}
+
+#[test]
+fn join_ends_in_order_when_it_is_told_to() {
+    let image = b0();
+    let dir = place();
+    let paths = parts_in(&dir, 3);
+    split(core(&image), &paths, &options(0)).unwrap();
+    let out = dir.path().join("whole");
+    let stop = Stop::default().on_signal(Arc::new(15.into()));
+    let options = JoinOptions { stop, ..JoinOptions::default() };
+    let error = join(&paths, &out, options, &Silent).unwrap_err();
+    assert!(matches!(error, EngineError::Interrupted { readable: true, why: StopReason::Signal(15), .. }), "{error}");
+    let made = Dump::read(std::fs::read(out).unwrap());
+    assert!(made.incomplete());
+    let mut there = 0;
+    made.pages(|pfn, bytes| {
+        assert!(bytes.is_none_or(|bytes| bytes == image.page(pfn)), "{pfn:#x}");
+        there += u64::from(bytes.is_some());
+    });
+    assert!(there < open(&paths[0]).stored_in_set().unwrap().len());
 }
 
 #[test]

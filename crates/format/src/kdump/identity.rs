@@ -16,6 +16,7 @@
 //! Integers are in the byte order of the file's headers.
 
 use crate::endian::{Endian, Field};
+use std::fmt;
 
 /// What the record begins with.
 const MAGIC: &[u8; 8] = b"CSIFTSET";
@@ -36,6 +37,13 @@ pub struct PartIdentity {
     pub index: u32,
     /// Number of parts of the set.
     pub count: u32,
+}
+
+impl fmt::Display for PartIdentity {
+    /// `part 2 of 3`, counted from 1.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "part {} of {}", u64::from(self.index) + 1, self.count)
+    }
 }
 
 impl PartIdentity {

@@ -8,9 +8,8 @@
 use super::file::{KdumpFile, Region};
 use super::header::{Header, STATUS_INCOMPLETE, SubHeader};
 use super::read::KdumpView;
-use crate::{ChunkBits, FormatError, MemoryView, PageSet, PageSetBuilder, PageSize, Pfn, PhysAddr, PhysicalMemory};
+use crate::{FormatError, MemoryView, PageSet, PageSize, Pfn, PhysAddr, PhysicalMemory};
 use crate::{ReadError, Result};
-use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,12 +58,27 @@ pub enum SetError {
         which: String,
     },
     /// A part ended early.
-    #[error("{file} is incomplete{which}: it lacks pages of its range")]
+    #[error("{file} is incomplete{which}: it lacks {what}")]
     Incomplete {
         /// The part.
         file: String,
         /// Which part of how many it is, where it tells.
         which: String,
+        /// What it lacks.
+        what: String,
+    },
+    /// No part lacks a page, and yet some are marked as ended early.
+    #[error(
+        "no page is missing, but {marked} of {parts} parts are marked incomplete, {file} for one: the run that wrote them ended before \
+         it took all marks away"
+    )]
+    Marked {
+        /// One of them.
+        file: String,
+        /// Number of these.
+        marked: usize,
+        /// Number of parts.
+        parts: usize,
     },
 }
 
@@ -113,16 +127,36 @@ pub fn arrange(mut parts: Vec<KdumpFile>) -> std::result::Result<Arranged, SetEr
         let known = part.identity();
         let same = |other: &&KdumpFile| known.is_some() && other.identity() == known;
         if let Some(other) = parts.iter().take(index).find(same) {
-            let what = known.map_or_else(String::new, |known| format!("part {} of {}", known.index + 1, known.count));
+            let what = known.map_or_else(String::new, |known| known.to_string());
             return Err(SetError::Twice { file: part.name().to_owned(), other: other.name().to_owned(), what });
         }
-        if part.incomplete() {
-            let which =
-                known.map_or_else(String::new, |known| format!(" (part {} of {})", known.index + 1, known.count));
-            problems.push(SetError::Incomplete { file: part.name().to_owned(), which });
-        }
+    }
+    problems.extend(incomplete(&parts));
+    let mut marked = parts.iter().filter(|part| part.incomplete());
+    if problems.is_empty()
+        && let Some(first) = marked.next()
+    {
+        let (file, marked) = (first.name().to_owned(), 1 + marked.count());
+        problems.push(SetError::Marked { file, marked, parts: parts.len() });
     }
     Ok(Arranged { parts, problems })
+}
+
+/// The parts that lack something. Writers leave the marks of all in their places until the last part is written: a mark alone says
+/// nothing of the part it is in.
+fn incomplete(parts: &[KdumpFile]) -> Vec<SetError> {
+    let lacks = |part: &KdumpFile| match (part.part(), part.count_descriptors()) {
+        (None, _) => Some("its whole range, for it ended before that was known".to_owned()),
+        (_, Ok(counts)) if counts.lost() == 0 => None,
+        (_, Ok(counts)) => Some(format!("{} of the {} pages of its range", counts.lost(), part.stored.len())),
+        (_, Err(error)) => Some(format!("what cannot be read of its page descriptors: {error}")),
+    };
+    let marked = parts.iter().filter(|part| part.incomplete());
+    let named = marked.filter_map(|part| {
+        let which = part.identity().map_or_else(String::new, |known| format!(" ({known})"));
+        Some(SetError::Incomplete { file: part.name().to_owned(), which, what: lacks(part)? })
+    });
+    named.collect()
 }
 
 /// The gap between two parts, or behind the last.
@@ -206,8 +240,8 @@ impl SplitSet {
     /// There are none, or two of them cannot be parts of one set.
     pub fn new(parts: Vec<KdumpFile>) -> Result<Self> {
         let Arranged { mut parts, problems } = arrange(parts)?;
-        let ram = united(parts.iter().map(|part| &part.ram));
-        let stored = united(parts.iter().map(|part| &part.stored));
+        let ram = PageSet::united(parts.iter().map(|part| &part.ram));
+        let stored = PageSet::united(parts.iter().map(|part| &part.stored));
         // All have the same; one copy is enough.
         parts.iter_mut().for_each(|part| part.ram = PageSet::default());
         Ok(Self { parts, problems, ram, stored })
@@ -320,22 +354,6 @@ impl MemoryView for SetView<'_> {
         self.scratch = scratch;
         read.map(|()| self.scratch.as_slice())
     }
-}
-
-/// The pages of all `sets`.
-fn united<'a>(sets: impl Iterator<Item = &'a PageSet> + Clone) -> PageSet {
-    let chunks: BTreeSet<u64> = sets.clone().flat_map(PageSet::chunks).collect();
-    let (mut bits, mut more) = (ChunkBits::default(), ChunkBits::default());
-    let mut united = PageSetBuilder::default();
-    for chunk in chunks {
-        bits.clear();
-        for set in sets.clone() {
-            set.copy_chunk(chunk, &mut more);
-            bits.unite(&more);
-        }
-        united.push(chunk, &bits);
-    }
-    united.finish()
 }
 
 impl From<SetError> for FormatError {
