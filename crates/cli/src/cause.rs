@@ -1,6 +1,6 @@
 //! Errors as text: the chain of causes, and what to do next.
 
-use coresift_engine::EngineError;
+use coresift_engine::{EngineError, Full};
 use coresift_kernel::KernelError;
 use std::error::Error;
 use std::io;
@@ -22,9 +22,9 @@ pub fn chain(error: &dyn Error) -> impl Iterator<Item = String> {
 /// What to do next, where the error's own text does not say.
 pub fn advice(error: &EngineError) -> Option<&'static str> {
     match error {
-        EngineError::NoSpace { limit, report, .. } => {
+        EngineError::NoSpace { full, report, .. } => {
             let strong = ["zlib", "zstd", "auto"].iter().any(|codec| report.compression.starts_with(codec));
-            Some(match (limit.is_some(), report.level, strong) {
+            Some(match (*full != Full::Space, report.level, strong) {
                 (false, 31, true) => "free some space, or write to another file system",
                 (false, 31, false) => "free some space, or compress more (zstd)",
                 (false, ..) => "free some space, or leave out more with a higher dump level (-d 31)",

@@ -37,8 +37,8 @@ pub trait Finish: Observer {
 /// Says what happened.
 fn tell(event: Event, mut say: impl FnMut(&str)) {
     match event {
-        Event::Retry { level, limit } => {
-            let where_to = limit.map_or(String::new(), |bytes| format!(" into {bytes} bytes"));
+        Event::Retry { level, full } => {
+            let where_to = full.limit().map_or(String::new(), |bytes| format!(" into {bytes} bytes"));
             say(&format!("the dump does not fit{where_to}; trying dump level {level}"));
         }
         Event::LevelRaised { asked, input, recorded } => say(&format!(
@@ -172,6 +172,7 @@ mod bar {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coresift_engine::Full;
     use coresift_kernel::DumpLevel;
 
     #[test]
@@ -189,7 +190,7 @@ mod tests {
             progress.progress(Stage::CopyPages, done, 10_000);
         }
         assert!(said.lock().unwrap().is_empty());
-        progress.event(Event::Retry { level: DumpLevel::new(31).unwrap(), limit: None });
+        progress.event(Event::Retry { level: DumpLevel::new(31).unwrap(), full: Full::Space });
         assert_eq!(*said.lock().unwrap(), ["the dump does not fit; trying dump level 31"]);
     }
 

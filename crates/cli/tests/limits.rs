@@ -85,6 +85,7 @@ fn a_dry_run_ends_with_the_code_and_the_size_of_the_run_for_every_format() {
             let line = format!("dump --json -d 0 {options} {limit} vmcore {outs}");
             let dry = place.run(&format!("{line} --dry-run"));
             assert!(outs.split(' ').all(|out| !place.has(out)), "{format} {limit}");
+            let place = Place::new();
             let real = place.run(&line);
             assert_eq!(dry.code, real.code, "{format} {limit}: {} {}", dry.err, real.err);
             let report = |ended: &Ended| serde_json::from_str::<Value>(&ended.out).unwrap();
@@ -92,7 +93,7 @@ fn a_dry_run_ends_with_the_code_and_the_size_of_the_run_for_every_format() {
             for field in ["file_bytes", "bytes_out", "kept_pages", "zero_pages", "complete"] {
                 assert_eq!(dry[field], real[field], "{format} {limit}: {field}");
             }
-            let bytes: usize = outs.split(' ').map(|out| place.get(out).len()).sum();
+            let bytes: usize = outs.split(' ').map(|out| if place.has(out) { place.get(out).len() } else { 0 }).sum();
             assert_eq!(dry["file_bytes"], bytes, "{format} {limit}");
             codes.push(report_code(&real));
         }
@@ -122,6 +123,87 @@ fn a_dry_run_says_whether_the_file_system_has_room() {
         assert_eq!(ended.out.contains("No space left on device"), code != 0, "{ended:?}");
         assert!(ended.out.contains("Write bytes     : "), "what is needed is told either way: {ended:?}");
     }
+}
+
+#[test]
+fn a_dry_run_ends_as_the_run_whatever_is_in_the_way() {
+    let place = Place::new();
+    place.put("old", &vec![7; 300_000]);
+    for target in ["nowhere/out", "old/out", "old", "vmcore", ".", "out/", "", &"n".repeat(300), "new"] {
+        for options in ["", "-f", "--flatten", "-f --flatten", "--format elf", "-f -d 0 --limit 1K"] {
+            let ended = |dry: &str| {
+                let ended = place.shell(&format!("$P dump {dry} {options} vmcore '{target}'"));
+                (ended.code, ended.err.replace("nothing readable would be written", "nothing readable was written"))
+            };
+            let dry = ended("--dry-run");
+            assert!(!place.has("new"));
+            assert_eq!(dry, ended(""), "{target} {options}");
+            place.shell("rm -f new");
+            place.put("old", &vec![7; 300_000]);
+        }
+    }
+    let mounted = "mkdir full; mount -t tmpfs -o ro none full && $P dump DRY vmcore full/out 2> /dev/null > /dev/null";
+    if let (Some(dry), Some(real)) =
+        (run(&place, &mounted.replace("DRY", "--dry-run")), run(&place, &mounted.replace("DRY", "")))
+    {
+        assert_eq!((dry.code, real.code), (Some(1), Some(1)), "a file system that is read-only");
+    }
+}
+
+#[test]
+fn a_dry_run_knows_how_full_the_file_system_is() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("full")).unwrap();
+    let outs = ["", "1", "2"].map(|n| format!("full/out{n}"));
+    let mut codes = Vec::new();
+    for options in ["--compress none", "--format elf", "--flatten", "-f", "split"] {
+        let (options, files) = if options == "split" {
+            ("--compress none", format!("{} {}", outs[1], outs[2]))
+        } else {
+            (options, outs[0].clone())
+        };
+        // Nothing free, less than the headers, a half, and about all.
+        for used in (1..=600).step_by(66) {
+            let fill = format!("mount -t tmpfs -o size=2400k none full && head -c {}k /dev/zero > full/old;", used * 4);
+            let old = if options == "-f" { "head -c 20k /dev/zero > full/out;" } else { "" };
+            let line = |dry: &str| format!("{fill} {old} $P dump {dry} -d 0 {options} vmcore {files} > /dev/null");
+            let (Some(dry), Some(real)) = (run(&place, &line("--dry-run")), run(&place, &line(""))) else { return };
+            assert_eq!(dry.code, real.code, "{options} {used}: {} {}", dry.err, real.err);
+            codes.push(real.code);
+        }
+    }
+    for code in [0, 1, 3] {
+        assert!(codes.contains(&Some(code)), "{codes:?}");
+    }
+}
+
+#[test]
+fn an_old_dump_survives_a_run_that_can_write_nothing_readable_and_a_new_one_leaves_nothing() {
+    let old = vec![7; 300_000];
+    for (line, code) in [
+        ("$P dump -f --limit 1K vmcore out", 1),
+        ("$P dump -f --limit 1K -d 0,31 vmcore out", 1),
+        ("$P dump -f --format elf --limit 1K vmcore out", 1),
+        ("$P dump -f --flatten --limit 1K vmcore out", 1),
+        ("$P dump -f --limit 1K vmcore out out2", 1),
+        ("$P makedumpfile -f -L 1K -d 31 vmcore out", 1),
+        ("$P makedumpfile -f -E -L 1K -d 31 vmcore out", 1),
+        ("ulimit -f 1; $P dump -f vmcore out", 1),
+        ("ulimit -f 1; $P dump -f --format elf vmcore out", 1),
+    ] {
+        let place = Place::new();
+        place.put("out", &old);
+        let ended = place.shell(line);
+        assert_eq!(ended.code, Some(code), "{line}: {}", ended.err);
+        assert!(place.get("out") == old, "{line}");
+        std::fs::remove_file(place.path("out")).unwrap();
+        assert_eq!(place.shell(line).code, Some(code), "{line}");
+        assert!(!place.has("out") && !place.has("out2"), "{line}");
+    }
+    let place = Place::new();
+    let ended = place.shell("ulimit -f 1; $P dump vmcore out");
+    let said = "coresift: the largest size of a file (ulimit -f) was reached in out: nothing readable was written\n";
+    assert_eq!(ended.err, format!("{said}coresift:   next: allow a larger file\n"));
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::selection::Selection;
 use crate::source::{ElfSource, Source};
 use crate::split;
 use crate::stop::StopReason;
-use crate::target::{Output, WriteFailed};
+use crate::target::{Full, Output, WriteFailed};
 use crate::writer::{Metadata, Readable, Writer};
 use coresift_format::codec::Codec;
 use coresift_format::kdump::STATUS_EXCLUDED_VMEMMAP;
@@ -171,20 +171,19 @@ fn run(
         // What is in a stream cannot be taken back: there is no second attempt.
         let stream = outputs.iter().find(|output| output.is_stream());
         if let Some(stream) = stream
-            && failed.limit().is_none()
+            && failed.full().and_then(Full::limit).is_none()
         {
             return Err(EngineError::Stream { path, written: stream.written(), error: failed.error });
         }
-        if !failed.is_full() {
+        let Some(full) = failed.full() else {
             return Err(EngineError::Write { path, offset: failed.offset, error: failed.error, readable });
-        }
-        let limit = failed.limit();
+        };
         match attempts.peek().filter(|_| stream.is_none()) {
             Some(next) => {
-                observer.event(Event::Retry { level: next.level, limit });
+                observer.event(Event::Retry { level: next.level, full });
                 failures.push(failure(&report, kept, since));
             }
-            None => return Err(EngineError::NoSpace { path, limit, kept, readable, report: Box::new(report) }),
+            None => return Err(EngineError::NoSpace { path, full, kept, readable, report: Box::new(report) }),
         }
     }
     Err(EngineError::NothingAsked)

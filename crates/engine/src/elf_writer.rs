@@ -35,7 +35,8 @@ impl ElfWriter {
         let writer = Self { output, layout, end: layout.data };
         writer
             .output
-            .empty(0)
+            .admits(layout.data)
+            .and_then(|()| writer.output.empty(0))
             .and_then(|()| writer.headers(placement, sources, notes))
             .map_err(|e| (e, Readable(false)))?;
         Ok(writer)

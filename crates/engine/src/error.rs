@@ -1,6 +1,6 @@
 //! What can go wrong in a run.
 
-use crate::{Report, StopReason};
+use crate::{Full, Report, StopReason};
 use coresift_format::FormatError;
 use coresift_format::codec::CodecError;
 use coresift_kernel::KernelError;
@@ -68,12 +68,12 @@ pub enum EngineError {
         error: io::Error,
     },
     /// The target is full, or the size limit was reached.
-    #[error("{full} {path}: {what}", full = full(*limit), path = path.display(), what = pages(*readable, report, *kept))]
+    #[error("{full} {path}: {what}", path = path.display(), what = pages(*readable, report, *kept))]
     NoSpace {
         /// The target.
         path: PathBuf,
-        /// The size limit, if that is what was reached.
-        limit: Option<u64>,
+        /// What was reached.
+        full: Full,
         /// Pages that were to be written.
         kept: u64,
         /// Whether what was written is a readable dump, marked incomplete.
@@ -181,13 +181,6 @@ pub enum EngineError {
 
 fn left(readable: bool) -> &'static str {
     if readable { "what was written is marked incomplete and can be read" } else { "nothing readable was written" }
-}
-
-fn full(limit: Option<u64>) -> String {
-    match limit {
-        Some(bytes) => format!("the size limit of {bytes} bytes was reached in"),
-        None => "no space left on".to_owned(),
-    }
 }
 
 fn pages(readable: bool, report: &Report, kept: u64) -> String {

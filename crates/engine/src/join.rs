@@ -111,7 +111,7 @@ pub fn join(
         ..Joined::default()
     };
     let begun = joining.begin(&output).map_err(|failed| {
-        output.remove_new(target);
+        output.remove_new();
         failed.at(target, false)
     });
     let end = begun?;

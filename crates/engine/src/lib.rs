@@ -63,6 +63,7 @@ pub use report::{
     UnreadableRun,
 };
 pub use stop::{Stop, StopReason};
+pub use target::Full;
 pub use unflatten::{LostPages, LostRange, UnflattenOptions, Unflattened, unflatten};
 pub use verify::{
     Check, DebuggerStep, DebuggerView, Fault, PageCounts, PageProblem, Verdict, Verification, VerifyOptions, verify,

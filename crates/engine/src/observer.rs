@@ -1,5 +1,6 @@
 //! How a run tells what is happening, without printing anything itself.
 
+use crate::Full;
 use coresift_kernel::DumpLevel;
 
 /// What a run is busy with.
@@ -20,8 +21,8 @@ pub enum Event {
     Retry {
         /// The level of the next attempt.
         level: DumpLevel,
-        /// The size limit that was reached; `None` where the target had no more room.
-        limit: Option<u64>,
+        /// What was reached.
+        full: Full,
     },
     /// The input was filtered before, so that the level recorded is higher than the one asked for.
     LevelRaised {

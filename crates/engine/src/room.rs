@@ -2,7 +2,8 @@
 
 use crate::lock::Lock;
 use crate::target::directory;
-use rustix::fs::FileType;
+use rustix::fd::AsFd;
+use rustix::fs::{FileType, StatVfs};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -78,7 +79,14 @@ impl Room {
         let (space, device) = (rustix::fs::statvfs(place).ok()?, rustix::fs::stat(place).ok()?.st_dev);
         // st_blocks counts 512 bytes (stat(2)).
         let old = existing.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
-        Some(Self::new(device, space.f_bavail.checked_mul(space.f_frsize)?, old, space.f_frsize.max(1)))
+        Some(Self::new(device, free(&space)?, old, space.f_frsize.max(1)))
+    }
+
+    /// The room behind what is in an open file, as far as the system tells.
+    #[must_use]
+    pub fn behind(file: impl AsFd) -> Option<Self> {
+        let (space, device) = (rustix::fs::fstatvfs(&file).ok()?, rustix::fs::fstat(&file).ok()?.st_dev);
+        Some(Self::new(device, free(&space)?, 0, space.f_frsize.max(1)))
     }
 
     fn new(device: u64, free: u64, old: u64, block: u64) -> Self {
@@ -115,6 +123,13 @@ impl Room {
         let Self { device, free, old, block, .. } = *self;
         Forecast { device, needed: blocks.saturating_mul(block), free, old }
     }
+}
+
+/// Free bytes of a file system; `None` where it has no size of its own (ramfs, a tmpfs without one: of an initramfs, for instance).
+/// Root may use what ext4 and others hold back for it.
+pub fn free(space: &StatVfs) -> Option<u64> {
+    let blocks = if rustix::process::geteuid().is_root() { space.f_bfree } else { space.f_bavail };
+    if space.f_blocks == 0 { None } else { blocks.checked_mul(space.f_frsize) }
 }
 
 #[cfg(test)]

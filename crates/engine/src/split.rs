@@ -27,7 +27,6 @@ use crate::writer::{Metadata, Readable, Writer};
 use coresift_format::codec::CodecError;
 use coresift_format::kdump::PartIdentity;
 use coresift_format::{PageSize, Pfn};
-use rustix::fs::{Access, access};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,8 +45,6 @@ pub fn check(paths: &[PathBuf], force: bool) -> Result<(), EngineError> {
     for (index, path) in paths.iter().enumerate() {
         Output::check(path, force)?;
         let existing = path.exists();
-        let asked = if existing { access(path, Access::WRITE_OK) } else { access(directory(path), Access::WRITE_OK) };
-        asked.map_err(|error| EngineError::TargetOpen { path: path.clone(), error: error.into() })?;
         // /dev/null may take any number of them.
         let regular = !existing || path.is_file();
         let same = |other: &&PathBuf| same_file(other, path) || !existing && same_new_file(other, path);

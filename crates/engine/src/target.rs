@@ -1,20 +1,25 @@
 //! The place a dump is written to.
 
 mod copy_in;
+mod limit;
 mod open;
 mod stream;
 
 pub use copy_in::{CopyFailed, Progress};
+pub use limit::{Full, WriteFailed};
 pub use open::directory;
 
-use crate::room::{Forecast, Room};
+use crate::dump::is_file;
+use crate::room::{Forecast, Room, free};
+use limit::Limit;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stream::Stream;
 
 /// An open target, written by offset.
@@ -24,11 +29,13 @@ pub struct Output {
     limit: Option<Limit>,
     /// Of a dry run, the room there would be.
     room: Option<Room>,
+    /// Bytes it could take when it was opened, as far as the system told.
+    free: Option<u64>,
+    /// A file that did not exist before.
+    new: Option<New>,
     written: AtomicU64,
     /// One more than the last byte that was written or reserved.
     len: AtomicU64,
-    /// The file was made when the target was opened.
-    new: bool,
 }
 
 impl fmt::Debug for Output {
@@ -47,60 +54,6 @@ enum Kind {
     Nothing,
 }
 
-/// The most bytes a file may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit {
-    /// By what the user said.
-    Asked(u64),
-    /// By RLIMIT_FSIZE. A run needs not know: the system refuses what is beyond. A dry run does.
-    Process(u64),
-}
-
-impl Limit {
-    const fn bytes(self) -> u64 {
-        let (Self::Asked(bytes) | Self::Process(bytes)) = self;
-        bytes
-    }
-
-    fn error(self) -> io::Error {
-        match self {
-            Self::Asked(bytes) => io::Error::new(io::ErrorKind::FileTooLarge, LimitReached(bytes)),
-            Self::Process(_) => Errno::FBIG.into(),
-        }
-    }
-}
-
-/// A write that failed, and how much of it was done.
-#[derive(Debug)]
-pub struct WriteFailed {
-    /// Bytes written before the failure.
-    pub done: usize,
-    /// File offset the write began at.
-    pub offset: u64,
-    /// What the system said.
-    pub error: io::Error,
-}
-
-/// The error of a write beyond the limit that the user set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the size limit of {0} bytes was reached")]
-struct LimitReached(u64);
-
-impl WriteFailed {
-    /// The limit that the user set, if that is what was reached.
-    #[must_use]
-    pub fn limit(&self) -> Option<u64> {
-        self.error.get_ref().and_then(|e| e.downcast_ref::<LimitReached>()).map(|reached| reached.0)
-    }
-
-    /// Whether the target is full: no space, quota or size limit reached, end of the device.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull, WriteZero};
-        matches!(self.error.kind(), StorageFull | QuotaExceeded | FileTooLarge | WriteZero)
-    }
-}
-
 impl Output {
     /// A target that only counts bytes.
     #[must_use]
@@ -109,7 +62,15 @@ impl Output {
     }
 
     const fn new(kind: Kind) -> Self {
-        Self { kind, limit: None, room: None, written: AtomicU64::new(0), len: AtomicU64::new(0), new: false }
+        Self {
+            kind,
+            limit: None,
+            room: None,
+            free: None,
+            new: None,
+            written: AtomicU64::new(0),
+            len: AtomicU64::new(0),
+        }
     }
 
     /// The same, which takes no more than `limit` bytes.
@@ -136,10 +97,6 @@ impl Output {
             return self.written();
         }
         self.len.load(Ordering::Relaxed)
-    }
-
-    fn stream(file: Option<File>) -> Self {
-        Self::new(Kind::Stream(Stream::new(file)))
     }
 
     /// Whether the target is a flattened stream: it cannot be emptied or read back, no offset may be written twice, and
@@ -173,7 +130,7 @@ impl Output {
     pub fn room(&self, end: u64) -> Option<u64> {
         let limit = self.limit.map(|limit| limit.bytes().saturating_sub(end));
         let Kind::Regular(file) = &self.kind else { return limit };
-        let free = rustix::fs::fstatvfs(file).ok().and_then(|stat| stat.f_bavail.checked_mul(stat.f_frsize));
+        let free = rustix::fs::fstatvfs(file).ok().and_then(|space| free(&space));
         limit.into_iter().chain(free).min()
     }
 
@@ -187,6 +144,25 @@ impl Output {
         Some(room.forecast())
     }
 
+    /// Whether the first `bytes` of the file can be written, as far as that can be known before what is there is given up for them.
+    ///
+    /// # Errors
+    /// The limit or the free space is less.
+    pub fn admits(&self, bytes: u64) -> Result<(), WriteFailed> {
+        let refused = match self.allowed(0, bytes) {
+            (_, None) if self.free.is_some_and(|free| free < bytes) => Some(io::ErrorKind::StorageFull.into()),
+            (_, refused) => refused,
+        };
+        refused.map_or(Ok(()), |error| Err(WriteFailed { done: 0, offset: 0, error }))
+    }
+
+    /// Removes the file at the end if it did not exist before: nothing came of it.
+    pub fn remove_new(&self) {
+        if let Some(new) = &self.new {
+            new.used.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Empties the target, and makes `0..len` read as zeros. On a file that takes no space yet.
     ///
     /// # Errors
@@ -196,11 +172,14 @@ impl Output {
         self.len.store(0, Ordering::Relaxed);
         self.room.iter().for_each(Room::clear);
         let failed = |error| WriteFailed { done: 0, offset: len, error };
-        if let Kind::Regular(file) = &self.kind {
-            file.set_len(0).map_err(failed)?;
-        }
         if let (_, Some(error)) = self.allowed(0, len) {
             return Err(failed(error));
+        }
+        if let Some(new) = &self.new {
+            new.used.store(true, Ordering::Relaxed);
+        }
+        if let Kind::Regular(file) = &self.kind {
+            file.set_len(0).map_err(failed)?;
         }
         match &self.kind {
             Kind::Nothing => {}
@@ -346,6 +325,30 @@ impl Output {
             }
             // What a reader of a pipe does with it is out of reach.
             Kind::Nothing | Kind::Stream(_) => Ok(()),
+        }
+    }
+}
+
+/// A file that did not exist before. One that was never used is removed at the end: nothing came of it, and of several that could not
+/// all be opened nothing stays.
+struct New {
+    path: PathBuf,
+    metadata: Metadata,
+    used: AtomicBool,
+}
+
+impl New {
+    fn of(path: &Path, file: &File) -> Option<Self> {
+        let metadata = file.metadata().ok()?;
+        Some(Self { path: path.to_owned(), metadata, used: AtomicBool::new(false) })
+    }
+}
+
+impl Drop for New {
+    fn drop(&mut self) {
+        if !*self.used.get_mut() && is_file(&self.metadata, &self.path) {
+            // That nothing came of it is told in any case.
+            let _kept = std::fs::remove_file(&self.path);
         }
     }
 }

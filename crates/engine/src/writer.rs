@@ -58,7 +58,10 @@ impl Writer {
     /// The target is full or cannot be written, and whether what is there can be read.
     pub fn begin(output: Arc<Output>, meta: Metadata, ram: &PageSet) -> Result<Self, (WriteFailed, Readable)> {
         let regions = meta.regions;
-        output.empty(regions.descriptors).map_err(|e| (e, Readable(false)))?;
+        output
+            .admits(regions.notes)
+            .and_then(|()| output.empty(regions.descriptors))
+            .map_err(|e| (e, Readable(false)))?;
         let descriptors = Descriptors::new(Arc::clone(&output));
         let writer =
             Self { output, meta, first: 0, end: regions.descriptors, descriptors, encoded: Encoded::default() };

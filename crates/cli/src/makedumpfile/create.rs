@@ -6,7 +6,7 @@ use super::options::Opt;
 use super::progress::Progress;
 use super::{Stop, debuginfo, report};
 use crate::{cause, signals, stdout};
-use coresift_engine::{DumpOptions, EngineError, Exclusion, Format, Report, Stop as EngineStop, Target};
+use coresift_engine::{DumpOptions, EngineError, Exclusion, Format, Full, Report, Stop as EngineStop, Target};
 use coresift_format::codec::Codec;
 use coresift_kernel::{ClassSet, KernelError};
 use std::fs::File;
@@ -139,10 +139,13 @@ fn tell_checks(report: &Report, messages: &Messages) {
     }
 }
 
-/// The line of a full target, or of a file that reached the `limit` of -L, as makedumpfile prints it: on the standard output, behind
-/// an unfinished progress line.
-pub fn no_space(path: &Path, limit: Option<u64>) -> String {
-    let why = limit.map_or("No space left on device".to_owned(), |bytes| format!("Size limit({bytes}) reached."));
+/// The line of a target that is `full`, as makedumpfile prints it: on the standard output, behind an unfinished progress line.
+pub fn no_space(path: &Path, full: Full) -> String {
+    let why = match full {
+        Full::Space => "No space left on device".to_owned(),
+        Full::Limit(bytes) => format!("Size limit({bytes}) reached."),
+        Full::FileSize => "File too large".to_owned(),
+    };
     format!("\nCan't write the dump file({}). {why}\n", path.display())
 }
 
@@ -155,8 +158,8 @@ pub(super) fn failed(error: &EngineError, input: &Path, messages: &Messages) {
         EngineError::SplitBlock { .. } => {
             messages.line(Class::Error, "The splitblock size must be align to page_size.");
         }
-        EngineError::NoSpace { path, limit, readable, .. } => {
-            messages.raw(Class::Common, &no_space(path, *limit));
+        EngineError::NoSpace { path, full, readable, .. } => {
+            messages.raw(Class::Common, &no_space(path, *full));
             if *readable {
                 messages.line(Class::Common, INCOMPLETE);
             }

@@ -110,8 +110,8 @@ impl Observer for Progress<'_> {
     fn event(&self, event: Event) {
         self.end();
         match event {
-            Event::Retry { level, limit } => {
-                self.messages.raw(Class::Common, &no_space(&self.output, limit));
+            Event::Retry { level, full } => {
+                self.messages.raw(Class::Common, &no_space(&self.output, full));
                 self.messages.line(Class::Common, &format!("Retry to create a dumpfile by dump_level({level})."));
             }
             Event::LevelRaised { input, recorded, .. } => self.messages.line(
@@ -152,6 +152,7 @@ fn eta(elapsed: Duration, done: u64, total: u64) -> String {
 mod tests {
     use super::super::messages::capture;
     use super::*;
+    use coresift_engine::Full;
     use coresift_kernel::DumpLevel;
 
     #[test]
@@ -193,7 +194,7 @@ mod tests {
         let level = |n| DumpLevel::new(n).unwrap();
         progress.event(Event::Note("text".into()));
         progress.event(Event::LevelRaised { asked: level(1), input: level(16), recorded: level(17) });
-        progress.event(Event::Retry { level: level(31), limit: None });
+        progress.event(Event::Retry { level: level(31), full: Full::Space });
         assert!(err.text().ends_with(" \nmakedumpfile: note: text\n"), "{:?}", err.text());
         assert_eq!(
             out.text(),

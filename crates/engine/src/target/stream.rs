@@ -27,16 +27,18 @@ struct State {
     least: u64,
     /// A write that failed in its middle: there is no way to go on behind it.
     broken: Option<(io::ErrorKind, Option<i32>)>,
+    /// Whether the file may hold something that has to go first.
+    over: bool,
 }
 
 impl Stream {
-    /// A stream to `file`; to nowhere without.
-    pub fn new(file: Option<File>) -> Self {
+    /// A stream to `file`, `over` what is in it; to nowhere without.
+    pub fn new(file: Option<File>, over: bool) -> Self {
         if let Some(file) = &file {
             // Refused for what is no pipe, and where pipes have used up what a user may have; it is only faster with it.
             let _refused = rustix::pipe::fcntl_setpipe_size(file, PIPE_BYTES);
         }
-        Self { state: Lock::new("stream", State { file, written: 0, end: 0, least: 0, broken: None }) }
+        Self { state: Lock::new("stream", State { file, written: 0, end: 0, least: 0, broken: None, over }) }
     }
 
     /// Bytes of the stream so far.
@@ -48,7 +50,15 @@ impl Stream {
     pub fn begin(&self, len: u64) -> Result<(), WriteFailed> {
         let mut state = self.state.hold();
         state.least = state.least.max(len);
-        if state.written > 0 { Ok(()) } else { state.put(&flat_header(), &[]).map_err(|e| e.at(0, 0)) }
+        if state.written > 0 {
+            return Ok(());
+        }
+        if let Some(file) = &state.file
+            && state.over
+        {
+            file.set_len(0).map_err(|error| WriteFailed { done: 0, offset: 0, error })?;
+        }
+        state.put(&flat_header(), &[]).map_err(|e| e.at(0, 0))
     }
 
     /// The file inside has `len` bytes at least.

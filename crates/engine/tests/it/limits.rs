@@ -2,7 +2,9 @@
 
 use crate::common::{core, dump, exclusion, options, place, try_dump};
 use crate::reader::Dump;
-use coresift_engine::{DumpOptions, EngineError, Event, Observer, Report, Stage, Stop, StopReason, Target, dump_input};
+use coresift_engine::{
+    DumpOptions, EngineError, Event, Full, Observer, Report, Stage, Stop, StopReason, Target, dump_input,
+};
 use coresift_format::Input;
 use coresift_synth::{Image, KernelLayout, Machine};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +21,8 @@ fn machine() -> Image {
 fn outcome(result: &Result<Report, EngineError>) -> (String, Report) {
     match result {
         Ok(report) => (format!("complete {}", report.complete), report.clone()),
-        Err(EngineError::NoSpace { limit, kept, readable, report, .. }) => {
-            (format!("full {limit:?} {kept} {readable}"), (**report).clone())
+        Err(EngineError::NoSpace { full, kept, readable, report, .. }) => {
+            (format!("full {full:?} {kept} {readable}"), (**report).clone())
         }
         Err(error) => panic!("{error}"),
     }
@@ -108,7 +110,7 @@ fn c16_the_report_tells_the_attempts_that_did_not_fit() {
         DumpOptions { exclude: [0, 31].map(|n| exclusion(n, "", "")).to_vec(), limit: Some(sizes[1]), ..options(0) };
     let ended = try_dump(Arc::new(source), &list);
     assert!(
-        matches!(ended.events[..], [.., Event::Retry { limit: Some(bytes), .. }] if bytes == sizes[1]),
+        matches!(ended.events[..], [.., Event::Retry { full: Full::Limit(bytes), .. }] if bytes == sizes[1]),
         "{:?}",
         ended.events
     );
