@@ -20,6 +20,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// The pages `start..end` of it.
+    pub const fn part(self, start: Pfn, end: Pfn) -> Self {
+        let before = start.0.saturating_sub(self.start.0);
+        Self { start, pages: end.0.saturating_sub(start.0) as u32, rank: self.rank + before }
+    }
+
     /// Its page frames.
     pub fn pfns(self) -> impl Iterator<Item = Pfn> {
         (self.start.0..self.start.0 + u64::from(self.pages)).map(Pfn)

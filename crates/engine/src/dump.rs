@@ -268,7 +268,7 @@ impl Head {
                 }
                 Self::Kdump(Box::new(meta))
             }
-            Format::Elf => Self::Elf(source.elf()?),
+            Format::Elf => Self::Elf(source.elf(exclusion.level)?),
         })
     }
 }

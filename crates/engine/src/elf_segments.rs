@@ -1,13 +1,16 @@
 //! Where the pages of an ELF core go, and the program headers that say so.
 //!
 //! Each page is in the file once, whatever number of segments it is in (the kernel image is in two). The pages a debugger needs first
-//! stand first, so that a file that was cut short lacks those it can do without; program headers are split there. Pages without data
-//! have headers of their own, with a `p_filesz` of 0 and the end of the file as `p_offset`: makedumpfile 1.7.9 takes whatever stands
-//! within `p_memsz` of a `p_offset` for the segment's, maps it, and dies of SIGBUS or reads other pages.
+//! stand first, so that a file that was cut short lacks those it can do without; program headers are split there. Zeros have headers of
+//! their own, with a `p_filesz` of 0 and the end of the file as `p_offset`: makedumpfile 1.7.9 takes whatever stands within `p_memsz`
+//! of a `p_offset` for the segment's, maps it, and dies of SIGBUS or reads other pages. What was left out is in no header.
 
 use crate::batches::Pass;
-use coresift_format::{ChunkBits, PageSet, PageSetBuilder, PageSize, Pfn, Segment};
+use crate::error::EngineError;
+use coresift_format::{ChunkBits, ElfKind, ElfLayout, PageSet, PageSetBuilder, PageSize, Pfn, Segment};
 
+/// More program headers than this, 3.7 GB of them, no reader takes.
+const MAX_HEADERS: usize = 1 << 26;
 /// What is needed first is taken in blocks of this many pages,
 const BLOCK: u64 = 4;
 /// and in no more runs of blocks than this: each can split a program header in three.
@@ -54,6 +57,8 @@ fn part(wanted: &PageSet, data: &PageSet, earlier: &[PageSet]) -> PageSet {
 pub struct Placement<'a> {
     /// The pages with data.
     pub data: &'a PageSet,
+    /// The pages of zeros without data; none of them is in `data`.
+    pub zeros: &'a PageSet,
     /// Sets of these that have no page in common, which stand in front of the others, one behind the other; in each set, and then in
     /// the rest, the pages are in pfn order.
     pub first: &'a [PageSet],
@@ -61,7 +66,7 @@ pub struct Placement<'a> {
     pub page: PageSize,
 }
 
-impl Placement<'_> {
+impl<'a> Placement<'a> {
     /// Where the data of a page begin that has some, in bytes from the first page's.
     fn offset(&self, pfn: Pfn) -> u64 {
         let (mut before, mut below) = (0, 0);
@@ -85,48 +90,72 @@ impl Placement<'_> {
         next.min().unwrap_or(end)
     }
 
-    /// The pieces of the pages `from..to` that have data and lie one behind the other in the file, ascending.
-    fn pieces(&self, from: Pfn, to: Pfn) -> impl Iterator<Item = (Pfn, Pfn)> + '_ {
-        self.data.runs(from, to).flat_map(move |(start, end)| {
-            let mut at = start;
-            std::iter::from_fn(move || {
-                let piece = (at, self.together(at, end));
-                at = piece.1;
-                (piece.0 < end).then_some(piece)
+    /// The pieces of the pages `from..to` that have data and lie one behind the other in the file, and those that are zeros without
+    /// data, ascending; and whether they have data.
+    fn pieces(self, from: Pfn, to: Pfn) -> impl Iterator<Item = (Pfn, Pfn, bool)> + 'a {
+        let mut data = self
+            .data
+            .runs(from, to)
+            .flat_map(move |(start, end)| {
+                let mut at = start;
+                std::iter::from_fn(move || {
+                    let piece = (at, self.together(at, end), true);
+                    at = piece.1;
+                    (piece.0 < end).then_some(piece)
+                })
             })
+            .peekable();
+        let mut zeros = self.zeros.runs(from, to).map(|(start, end)| (start, end, false)).peekable();
+        std::iter::from_fn(move || match (data.peek(), zeros.peek()) {
+            (Some(data), Some(zero)) if zero.0 < data.0 => zeros.next(),
+            (Some(_), _) => data.next(),
+            (None, _) => zeros.next(),
         })
     }
 
-    /// The program headers of the memory that `source` describes, with file offsets from the first page's data on: no data are
-    /// described that the pages do not have, nor any address that `source` does not have.
-    pub fn headers(&self, source: &Segment) -> impl Iterator<Item = Segment> + '_ {
+    /// The program headers of what of the memory that `sources` describe stays, with file offsets from the first page's data on:
+    /// no address is described that they do not have. Where nothing stays, one that describes nothing: a core without any is none.
+    pub fn headers<'s>(self, sources: &'s [Segment]) -> impl Iterator<Item = Segment> + 's
+    where
+        'a: 's,
+    {
+        let headers = || sources.iter().flat_map(move |source| self.headers_of(source));
+        let first = sources.first().copied().unwrap_or_default();
+        let nothing = Segment { file_offset: self.data.len() << self.page.shift(), file_size: 0, mem_size: 0, ..first };
+        let none = headers().next().is_none();
+        headers().chain(none.then_some(nothing))
+    }
+
+    /// The number of [`Self::headers`], and the layout of a core of `kind` with them and `notes_len` bytes of notes.
+    ///
+    /// # Errors
+    /// They are too many, or the file would be too long for its class.
+    pub fn layout(self, kind: ElfKind, sources: &[Segment], notes_len: u64) -> Result<(u64, ElfLayout), EngineError> {
+        let count = self.headers(sources).take(MAX_HEADERS + 1).count();
+        let (segments, bytes) = (count as u64, self.data.len().saturating_mul(self.page.bytes() as u64));
+        let layout = ElfLayout::new(kind, segments, notes_len, bytes, self.page).filter(|_| count <= MAX_HEADERS);
+        Ok((segments, layout.ok_or(EngineError::TooLargeForElf { segments, bytes })?))
+    }
+
+    /// Those of one of the sources.
+    fn headers_of(self, source: &Segment) -> impl Iterator<Item = Segment> + 'a {
         let source = *source;
         let (start, len) = (source.paddr, source.mem_size.max(source.file_size));
         let end = start.saturating_add(len);
         let shift = self.page.shift();
         let within = move |pfn: Pfn| (u128::from(pfn.0) << shift).clamp(start.into(), end.into()) as u64;
-        let mut pieces = self.pieces(Pfn(start >> shift), Pfn(self.page.pages_for(end))).peekable();
         let behind = self.data.len() << shift;
-        let mut at = start;
-        std::iter::from_fn(move || {
-            if at >= end {
-                return None;
-            }
-            let here = pieces.next_if(|piece| within(piece.0) == at);
-            let next = here
-                .or(pieces.peek().copied())
-                .map_or(end, |piece| within(if here.is_some() { piece.1 } else { piece.0 }));
-            let header = Segment {
-                file_offset: here.map_or(behind, |piece| self.offset(piece.0) + (at - (piece.0.0 << shift))),
+        self.pieces(Pfn(start >> shift), Pfn(self.page.pages_for(end))).map(move |(first, last, has_data)| {
+            let (from, to) = (within(first), within(last));
+            Segment {
+                file_offset: if has_data { self.offset(first) + (from - (first.0 << shift)) } else { behind },
                 // A header without a virtual address has all ones in it.
-                vaddr: if source.vaddr == u64::MAX { source.vaddr } else { source.vaddr.wrapping_add(at - start) },
-                paddr: at,
-                file_size: if here.is_some() { next - at } else { 0 },
-                mem_size: next - at,
+                vaddr: if source.vaddr == u64::MAX { source.vaddr } else { source.vaddr.wrapping_add(from - start) },
+                paddr: from,
+                file_size: if has_data { to - from } else { 0 },
+                mem_size: to - from,
                 ..source
-            };
-            at = next;
-            Some(header)
+            }
         })
     }
 }
@@ -138,10 +167,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_with_data_is_described_once_and_at_its_place(
+        fn every_byte_that_stays_is_described_once_and_at_its_place(
             data in proptest::collection::vec((0u64..400, 1u64..40), 0..12),
             first in proptest::collection::vec((0u64..400, 1u64..40), 0..6),
             second in proptest::collection::vec((0u64..400, 1u64..40), 0..6),
+            zeros in proptest::collection::vec((0u64..400, 1u64..40), 0..6),
             start in 0u64..400 << 12, len in 1u64..100 << 12,
         ) {
             let set = |ranges: &[(u64, u64)]| PageSet::from_ranges(ranges.iter().map(|(s, n)| (Pfn(*s), Pfn(s + n))));
@@ -153,29 +183,35 @@ mod tests {
             let one = chosen(&set(&first), &PageSet::default());
             let two = chosen(&set(&second), &one);
             let first = [one, two];
-            let placement = Placement { data: &data, first: &first, page: PageSize::K4 };
+            let zeros = set(&zeros).without(&data);
+            let placement = Placement { data: &data, zeros: &zeros, first: &first, page: PageSize::K4 };
             // The order of writing.
             let pages = |set: &PageSet| set.all_runs().flat_map(|(s, e)| s.0..e.0).collect::<Vec<u64>>();
             let rest = pages(&data).into_iter().filter(|p| !first.iter().any(|part| part.contains(Pfn(*p))));
             let order: Vec<u64> = first.iter().flat_map(&pages).chain(rest).collect();
             let source = Segment { paddr: start, vaddr: 0xffff_8880_0000_0000 + start, mem_size: len, file_size: len, flags: 7, ..Segment::default() };
-            let headers: Vec<Segment> = placement.headers(&source).collect();
+            let headers: Vec<Segment> = placement.headers_of(&source).collect();
             let mut at = start;
+            let nowhere = |from: u64, to: u64| (from..to).step_by(997).all(|byte| {
+                let pfn = Pfn(byte >> 12);
+                !data.contains(pfn) && !zeros.contains(pfn)
+            });
             for h in &headers {
-                prop_assert_eq!((h.paddr, h.vaddr, h.flags), (at, 0xffff_8880_0000_0000 + at, 7));
+                prop_assert!(h.paddr >= at && nowhere(at, h.paddr), "what stays is described, in order");
+                prop_assert_eq!((h.vaddr, h.flags), (0xffff_8880_0000_0000 + h.paddr, 7));
                 prop_assert!(h.mem_size > 0 && (h.file_size == h.mem_size || h.file_size == 0));
                 prop_assert!(h.file_size > 0 || h.file_offset == data.len() << 12);
-                for byte in (h.paddr..h.paddr + h.mem_size).step_by(997).chain([h.paddr + h.mem_size - 1]) {
-                    let has = byte < h.paddr + h.file_size;
-                    prop_assert_eq!(has, data.contains(Pfn(byte >> 12)), "byte {:#x}", byte);
+                at = h.paddr + h.mem_size;
+                for byte in (h.paddr..at).step_by(997).chain([at - 1]) {
+                    let (has, pfn) = (h.file_size > 0, Pfn(byte >> 12));
+                    prop_assert_eq!((has, !has), (data.contains(pfn), zeros.contains(pfn)), "byte {:#x}", byte);
                     if has {
                         let place = h.file_offset + (byte - h.paddr);
                         prop_assert_eq!((order[(place >> 12) as usize], place & 4095), (byte >> 12, byte & 4095));
                     }
                 }
-                at += h.mem_size;
             }
-            prop_assert_eq!(at, start + len);
+            prop_assert!(at <= start + len && nowhere(at, start + len));
         }
     }
 

@@ -25,11 +25,11 @@ impl ElfWriter {
     ///
     /// # Errors
     /// The target is full or cannot be written, and whether what is there can be read.
-    pub fn begin<'s>(
+    pub fn begin(
         output: Arc<Output>,
         layout: ElfLayout,
         placement: Placement<'_>,
-        sources: impl Iterator<Item = &'s Segment>,
+        sources: &[Segment],
         notes: &[u8],
     ) -> Result<Self, (WriteFailed, Readable)> {
         let writer = Self { output, layout, end: layout.data };
@@ -42,12 +42,7 @@ impl ElfWriter {
         Ok(writer)
     }
 
-    fn headers<'s>(
-        &self,
-        placement: Placement<'_>,
-        sources: impl Iterator<Item = &'s Segment>,
-        notes: &[u8],
-    ) -> Result<(), WriteFailed> {
+    fn headers(&self, placement: Placement<'_>, sources: &[Segment], notes: &[u8]) -> Result<(), WriteFailed> {
         let mut block = self.layout.head(true);
         let mut at = 0;
         if self.output.is_stream() {
@@ -65,7 +60,7 @@ impl ElfWriter {
             block.clear();
             Ok(())
         };
-        for header in sources.flat_map(|source| placement.headers(source)) {
+        for header in placement.headers(sources) {
             let file_offset = self.layout.data + header.file_offset;
             block.extend(self.layout.load(&Segment { file_offset, ..header }));
             if block.len() >= BLOCK {

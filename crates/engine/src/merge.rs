@@ -4,7 +4,7 @@ use crate::bitmap::Bitmap;
 use crate::scan::Scanned;
 use crate::selection::{Kinds, Later};
 use crate::target::WriteFailed;
-use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn};
+use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
 use std::collections::BTreeMap;
 
 /// One chunk, decided.
@@ -27,9 +27,10 @@ impl Decided {
 /// Chunks that may wait for one before them; a thread that is further ahead stops.
 const MOST_WAITING: usize = 256;
 
-/// Puts chunks together in their order. Pages of the input that no chunk speaks of have no `struct page`; they stay.
+/// Puts chunks together in their order. Pages of the input that no chunk speaks of have no `struct page`; they stay if they have data
+/// (a damaged `p_memsz` describes terabytes of zeros).
 pub struct Merge<'a> {
-    stored: &'a PageSet,
+    memory: &'a dyn PhysicalMemory,
     room: usize,
     bitmap: &'a Bitmap,
     /// Index of the chunk that is next in order; those behind it wait.
@@ -50,11 +51,11 @@ pub struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// Nothing yet, of an input that has the pages `stored`. Page sets take `room` bytes, and what does not fit goes into `bitmap`.
+    /// Nothing yet, of the pages of `memory`. Page sets take `room` bytes, and what does not fit goes into `bitmap`.
     #[must_use]
-    pub fn new(stored: &'a PageSet, room: usize, bitmap: &'a Bitmap) -> Self {
+    pub fn new(memory: &'a dyn PhysicalMemory, room: usize, bitmap: &'a Bitmap) -> Self {
         Self {
-            stored,
+            memory,
             room,
             bitmap,
             next: 0,
@@ -109,8 +110,8 @@ impl<'a> Merge<'a> {
     }
 
     fn copy_to(&mut self, chunk: u64) {
-        let rest = self.stored.runs(Pfn(self.end << CHUNK_SHIFT), Pfn(chunk << CHUNK_SHIFT));
-        self.keep.append(&PageSet::from_ranges(rest));
+        let rest = self.memory.stored().runs(Pfn(self.end << CHUNK_SHIFT), Pfn(chunk << CHUNK_SHIFT));
+        self.keep.append(&PageSet::from_ranges(rest).without(self.memory.known_zero()));
     }
 
     /// The sets.

@@ -15,16 +15,13 @@ use crate::elf_segments::Placement;
 use crate::elf_writer::ElfWriter;
 use crate::error::EngineError;
 use crate::observer::{Observer, Stage};
-use crate::source::joined;
+use crate::source::{add_origin, joined};
 use crate::target::{Output, WriteFailed};
 use crate::verify::{PageCheck, PageCounts, PageProblem, check_pages, salvage};
 use coresift_format::kdump::{
     Header, KdumpFile, PageDesc, PartIdentity, Region, SIGNATURE, STATUS_INCOMPLETE, SubHeader,
 };
-use coresift_format::{
-    Bytes, ChunkBits, ELF_INCOMPLETE, ElfCore, ElfKind, ElfLayout, Field, FormatError, Input, Notes, PageSet,
-    PageSetBuilder, Pfn, PhysicalMemory,
-};
+use coresift_format::{Bytes, ELF_INCOMPLETE, ElfCore, ElfKind, Field, FormatError, Input, Notes, Pfn, PhysicalMemory};
 use serde::Serialize;
 use std::cell::Cell;
 use std::num::NonZeroUsize;
@@ -224,22 +221,21 @@ impl Job<'_> {
             let without = core.segments_without_paddr();
             report.changed.push(format!("{without} segments without a physical address left out"));
         }
-        let data = without(memory.stored(), &self.found.bad);
+        let zeros = memory.known_zero().without(&self.found.bad);
+        let data = memory.data().without(&self.found.bad);
         let page = memory.page_size();
-        let placement = Placement { data: &data, first: &[], page };
+        let placement = Placement { data: &data, zeros: &zeros, first: &[], page };
         let sources = joined(core.segments().iter().filter(|s| s.has_paddr(headers.bits)));
-        let loads = sources.iter().flat_map(|source| placement.headers(source)).count() as u64;
         let kind = ElfKind {
             bits: headers.bits,
             endian: headers.endian,
             machine: headers.machine,
             flags: headers.flags & !ELF_INCOMPLETE,
         };
-        let (notes, bytes) = (whole_notes(self.input), data.len().saturating_mul(page.bytes() as u64));
-        let layout = ElfLayout::new(kind, loads, notes.len() as u64, bytes, page)
-            .ok_or(EngineError::TooLarge { max_mapnr: memory.max_pfn().0, pages: data.len() })
-            .map_err(Stop::Read)?;
-        let mut writer = ElfWriter::begin(Arc::clone(self.output), layout, placement, sources.iter(), &notes)
+        let mut notes = whole_notes(self.input);
+        core.origin().into_iter().for_each(|origin| add_origin(&mut notes, headers.endian, origin));
+        let (_, layout) = placement.layout(kind, &sources, notes.len() as u64).map_err(Stop::Read)?;
+        let mut writer = ElfWriter::begin(Arc::clone(self.output), layout, placement, &sources, &notes)
             .map_err(|(failed, _)| failed)?;
         let (mut view, mut buf, mut done) = (memory.view(), vec![0; PIECE], 0);
         for (start, end) in data.all_runs() {
@@ -338,19 +334,6 @@ fn whole_notes(input: &Input) -> Vec<u8> {
         _ => raw.truncate(start),
     }
     raw
-}
-
-/// The pages of `all` that are not in `bad`.
-fn without(all: &PageSet, bad: &PageSet) -> PageSet {
-    let (mut bits, mut less) = (ChunkBits::default(), ChunkBits::default());
-    let mut set = PageSetBuilder::default();
-    for chunk in all.chunks() {
-        all.copy_chunk(chunk, &mut bits);
-        bad.copy_chunk(chunk, &mut less);
-        bits.subtract(&less);
-        set.push(chunk, &bits);
-    }
-    set.finish()
 }
 
 /// Bytes read at a time around a place that cannot be read.

@@ -31,9 +31,9 @@ pub struct Report {
     pub ram_pages: u64,
     /// RAM pages of the input whose bytes were not in it (left out by an earlier filtering or without file data).
     pub absent_pages: u64,
-    /// Pages with a descriptor in the output, or with data in an ELF core.
+    /// Pages with a descriptor in the output, or in a program header of an ELF core.
     pub kept_pages: u64,
-    /// Kept pages that are filled with zeros and share one stored page.
+    /// Kept pages that are filled with zeros: they share one stored page, or most have no data in an ELF core.
     pub zero_pages: u64,
     /// Kept pages, zeros not counted, that share the stored bytes of another page of the same content.
     pub shared_pages: u64,
@@ -169,8 +169,8 @@ pub struct PartRow {
 pub struct ElfRow {
     /// PT_LOAD program headers.
     pub segments: u64,
-    /// Kept pages that could have been left out, but stand in a gap too short for a program header.
-    pub gap_pages: u64,
+    /// Kept pages that are zeros in a program header without data.
+    pub hole_pages: u64,
 }
 
 /// One codec that `auto` chose.

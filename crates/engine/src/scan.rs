@@ -149,7 +149,7 @@ impl<'a> Scan<'a> {
             total: chunks.len() << CHUNK_SHIFT,
             chunks,
             next: AtomicU64::new(0),
-            merge: Mutex::new(Merge::new(self.memory.0.stored(), limits.room, bitmap)),
+            merge: Mutex::new(Merge::new(self.memory.0, limits.room, bitmap)),
             caught_up: Condvar::new(),
             stop: limits.stop,
             observer,

@@ -9,7 +9,8 @@ use coresift_format::kdump::{
     Abi, Header, HeaderLayout, Layout, MAX_VERSION, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SetError, SubHeader,
 };
 use coresift_format::{
-    Bits, Container, ELF_INCOMPLETE, ElfKind, Endian, Field, Input, Machine, Notes, PageSize, Pfn, Segment,
+    Bits, Container, ELF_INCOMPLETE, ElfCore, ElfKind, ElfOrigin, Endian, Field, Input, Machine, Notes, PageSize, Pfn,
+    Segment,
 };
 use coresift_kernel::debuginfo::open_kernel;
 use coresift_kernel::direct_map::{self, Mapped};
@@ -62,6 +63,7 @@ impl Source {
         let mut notes: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
         let missing = missing_pages(&input);
         notes.extend(missing.iter().cloned());
+        notes.extend(input.as_elf().and_then(ElfCore::hole_note));
         let needed = options.exclude.iter().any(|e| {
             let readable = e.classes.without(ClassSet::UNREADABLE);
             readable.iter().any(|class| class != PageClass::Zero)
@@ -79,7 +81,7 @@ impl Source {
             }
             Err(error)
                 if matches!(error, KernelError::OtherKernel(_))
-                    || needed && !is_cut_off(&error, missing.is_some() && !input.memory().stored().is_empty()) =>
+                    || needed && !is_cut_off(&error, missing.is_some() && input.memory().data_pages() > 0) =>
             {
                 return Err(EngineError::Kernel { file: input.name().to_owned(), error });
             }
@@ -112,8 +114,11 @@ impl Source {
         if self.input.container() == Container::Kdump {
             return memory.max_pfn();
         }
-        let mapped = self.kernel.as_ref().and_then(|k| k.memmap.ranges().last()).map_or(Pfn(0), |r| r.end);
-        memory.stored().end().max(mapped.min(memory.ram().end()))
+        let Some(kernel) = &self.kernel else { return memory.stored().end() };
+        let mapped = kernel.memmap.ranges().last().map_or(Pfn(0), |r| r.end);
+        // Nor are zeros memory that the kernel does not know, where no data are.
+        let data_end = self.input.as_elf().map_or(memory.stored().end(), ElfCore::data_end);
+        data_end.max(mapped.min(memory.ram().end()))
     }
 
     /// Everything in front of the page data of a file, in which there are no pages yet.
@@ -170,8 +175,8 @@ impl Source {
     ///
     /// # Errors
     /// What the input says was erased from it cannot be read.
-    pub fn elf(&self) -> Result<ElfSource, EngineError> {
-        let Some(core) = self.input.as_elf() else { return self.elf_of_kdump() };
+    pub fn elf(&self, level: DumpLevel) -> Result<ElfSource, EngineError> {
+        let Some(core) = self.input.as_elf() else { return self.elf_of_kdump(level) };
         let headers = core.headers();
         Ok(ElfSource {
             kind: ElfKind {
@@ -180,12 +185,21 @@ impl Source {
                 machine: headers.machine,
                 flags: headers.flags & !ELF_INCOMPLETE,
             },
-            notes: self.output_notes().0,
+            notes: self.with_origin(self.output_notes().0, level),
             segments: joined(core.segments().iter().filter(|s| s.has_paddr(headers.bits))),
         })
     }
 
-    fn elf_of_kdump(&self) -> Result<ElfSource, EngineError> {
+    /// The notes of an ELF core of dump level `level`, with one that tells of what is left out.
+    fn with_origin(&self, mut notes: Vec<u8>, level: DumpLevel) -> Vec<u8> {
+        let page = self.input.memory().page_size();
+        let address = |pfn: Pfn| pfn.0.saturating_mul(page.bytes() as u64);
+        let ram = self.input.memory().ram().all_runs().map(|(start, end)| (address(start), address(end))).collect();
+        add_origin(&mut notes, self.input.byte_order(), &ElfOrigin { level: level.number(), ram });
+        notes
+    }
+
+    fn elf_of_kdump(&self, level: DumpLevel) -> Result<ElfSource, EngineError> {
         let endian = self.input.byte_order();
         let mut notes = self.output_notes().0;
         // Of a file that was an ELF core before, the notes tell it already.
@@ -199,17 +213,15 @@ impl Source {
         let bits = if narrow { self.input.bits() } else { Bits::B64 };
         Ok(ElfSource {
             kind: ElfKind { bits, endian, machine: self.input.machine().0, flags: 0 },
-            notes,
+            notes: self.with_origin(notes, level),
             segments: self.made_segments.clone(),
         })
     }
 
     /// What was left out of the input before stays left out.
     pub fn raise(&self, asked: Exclusion, observer: &dyn Observer) -> Exclusion {
-        let before = self.input.kdump_header().and_then(|(header, sub)| {
-            let level = u8::try_from(sub.dump_level).ok().and_then(DumpLevel::new);
-            level.filter(|_| header.header_version > 0)
-        });
+        let recorded = self.input.level().and_then(|level| u8::try_from(level).ok()).and_then(DumpLevel::new);
+        let before = recorded.filter(|_| self.input.kdump_header().is_none_or(|(header, _)| header.header_version > 0));
         // What cannot be told apart is kept, and the level says so.
         let asked = if self.kernel.is_some() { asked } else { only_zeros(asked) };
         let Some(before) = before else { return asked };
@@ -326,6 +338,11 @@ fn made_segments(input: &Input, kernel: Option<&Kernel>) -> (Vec<Segment>, bool)
 /// PF_R, PF_W and PF_X: the flags of a capture kernel's segments.
 const READ_WRITE_EXECUTE: u32 = 7;
 
+/// Appends the note that tells how an ELF core was made.
+pub(crate) fn add_origin(notes: &mut Vec<u8>, endian: Endian, origin: &ElfOrigin) {
+    append_note(notes, endian, ElfOrigin::NAME, origin.text().as_bytes());
+}
+
 /// Appends a note of type 0, and returns where its description begins.
 fn append_note(notes: &mut Vec<u8>, endian: Endian, name: &[u8], description: &[u8]) -> u64 {
     let pad = |notes: &mut Vec<u8>| notes.resize(notes.len().next_multiple_of(4), 0);
@@ -359,12 +376,16 @@ fn only_zeros(asked: Exclusion) -> Exclusion {
 
 /// Why the input does not hold all that it should.
 fn missing_pages(input: &Input) -> Option<String> {
-    let cut = input.as_elf().map_or(0, |elf| elf.beyond_end().len());
-    if input.memory().stored().is_empty() && cut == 0 {
+    let (cut, damaged) = input.as_elf().map_or((0, 0), |elf| (elf.beyond_end().len(), elf.damaged().len()));
+    if input.memory().data_pages() == 0 && cut == 0 {
         Some("the input holds no page of memory; check that it was copied whole".to_owned())
     } else if cut > 0 {
         Some(format!(
             "the input ends early: {cut} pages lie beyond its end and are missing; get a whole copy if there is one"
+        ))
+    } else if damaged > 0 {
+        Some(format!(
+            "program headers of the input are damaged, and {damaged} pages missing with them; get another copy if there is one"
         ))
     } else if input.as_kdump().is_some_and(|file| file.part().is_some()) {
         Some("the input is one part of a split set; the pages of the other parts are missing".to_owned())

@@ -3,7 +3,7 @@
 use crate::batches::Run;
 use crate::dedup::{InBatch, Known, Place, tag};
 use coresift_format::codec::{Codec, CodecError, Compression, Compressor};
-use coresift_format::{MemoryView, PageSize, Pfn, PhysicalMemory};
+use coresift_format::{MemoryView, PageSet, PageSize, Pfn, PhysicalMemory};
 use std::time::{Duration, Instant};
 
 /// How one page of a batch is stored.
@@ -76,6 +76,8 @@ impl Batch {
 /// One thread's reader and compressor.
 pub struct Worker<'a> {
     view: Box<dyn MemoryView + 'a>,
+    /// Pages that are zeros without being read, and share the zero page.
+    zero: &'a PageSet,
     /// What there is to choose from, and which of them the compressor is.
     ladder: &'a [Compression],
     rung: usize,
@@ -109,6 +111,7 @@ impl<'a> Worker<'a> {
         let flags = compression.codec.flag();
         Ok(Self {
             view: memory.view(),
+            zero: if plain { PageSet::none() } else { memory.known_zero() },
             ladder,
             rung,
             compressor,
@@ -153,16 +156,31 @@ impl<'a> Worker<'a> {
         let mut in_batch = InBatch::new();
         for index in 0..batch.runs.len() {
             let Some(run) = batch.runs.get(index).copied() else { break };
-            batch.bytes_in += u64::from(run.pages) * size as u64;
-            if self.plain {
-                self.fill_plain(batch, run);
-            } else if self.flags == 0 {
-                self.fill_raw(batch, run, number, &mut in_batch);
-            } else {
-                self.fill_compressed(batch, run, number, &mut in_batch);
+            let end = run.start.plus(run.pages.into());
+            let mut at = run.start;
+            for (zero, behind) in self.zero.runs(run.start, end).chain([(end, end)]) {
+                self.fill_run(batch, run.part(at, zero), number, &mut in_batch);
+                batch.pages.extend(run.part(zero, behind).pfns().map(|_| Stored::Zero));
+                batch.tags.resize(batch.pages.len(), 0);
+                at = behind;
             }
         }
         batch.work = clock.elapsed();
+    }
+
+    /// Fills in the pages of `run`, which have to be read.
+    fn fill_run(&mut self, batch: &mut Batch, run: Run, number: u64, in_batch: &mut InBatch) {
+        if run.pages == 0 {
+            return;
+        }
+        batch.bytes_in += u64::from(run.pages) * self.page.bytes() as u64;
+        if self.plain {
+            self.fill_plain(batch, run);
+        } else if self.flags == 0 {
+            self.fill_raw(batch, run, number, in_batch);
+        } else {
+            self.fill_compressed(batch, run, number, in_batch);
+        }
     }
 
     fn fill_compressed(&mut self, batch: &mut Batch, run: Run, number: u64, in_batch: &mut InBatch) {

@@ -2,6 +2,9 @@
 
 use crate::bytes::Bytes;
 use crate::elf::{ElfHeaders, Segment};
+use crate::elf_holes::Holes;
+use crate::elf_origin::ElfOrigin;
+use crate::elf_sets::{Claims, ElfSets};
 use crate::extents::{Extent, find, resolve};
 use crate::window::{Window, faults_taken};
 use crate::{FormatError, MemoryView, PageSet, PageSize, Pfn, PhysAddr, PhysicalMemory, ReadError, Result};
@@ -32,9 +35,9 @@ const TOUCH: usize = 4096;
 /// An ELF core, as physical memory.
 ///
 /// Where segments overlap, the one that stands first in the file wins, among those that have data for the address.
-/// A page is stored when at least one of its bytes has data in the file; its other bytes read as zero. A segment's
-/// pages without data (`p_filesz` below `p_memsz`) exist, but are not stored. Segments without a physical address are
-/// counted and left alone.
+/// A page is stored when at least one of its bytes has data in the file; its other bytes read as zero. So is a page that segments have
+/// no data for (`p_filesz` below `p_memsz`): it is zeros, which need not be read ([`PhysicalMemory::known_zero`]), unless the file
+/// shows that it was something else. Segments without a physical address are counted and left alone.
 ///
 /// Parts of a flattened stream's file that no block brings are zeros, and segments may share their data, unless they claim so much
 /// in this way that reading it would not end: then what nobody wrote is not stored.
@@ -47,9 +50,9 @@ pub struct ElfCore {
     unwritten: Vec<(u64, u64)>,
     /// Addresses that are not taken for memory of the machine.
     aside: Vec<(u64, u64)>,
-    ram: PageSet,
-    stored: PageSet,
-    beyond_end: PageSet,
+    holes: Holes,
+    origin: Option<ElfOrigin>,
+    sets: ElfSets,
 }
 
 impl ElfCore {
@@ -65,12 +68,13 @@ impl ElfCore {
             source: s.file_offset,
         });
         let (data, unwritten) = written(&*bytes, resolve(claims.collect()));
-        let none = PageSet::default;
-        let (ram, stored, beyond_end) = (none(), none(), none());
-        let mut core = Self { bytes, headers, page, data, unwritten, aside: Vec::new(), ram, stored, beyond_end };
+        let (aside, origin, sets) = (Vec::new(), None, ElfSets::default());
+        let mut core = Self { bytes, headers, page, data, unwritten, aside, holes: Holes::default(), origin, sets };
+        core.holes = Holes::find(&*core.bytes, &core.headers, page);
         core.set_page_size(page);
         core.headers.problems.extend(core.cut_short());
         core.headers.problems.extend(core.never_written());
+        core.headers.problems.append(&mut core.holes.problems);
         Ok(core)
     }
 
@@ -111,34 +115,17 @@ impl ElfCore {
 
     /// Sets the page size once VMCOREINFO has told it, and finds the pages anew.
     pub fn set_page_size(&mut self, page: PageSize) {
-        let size = page.bytes() as u64;
-        let pages = |start: u64, end: u64| (Pfn(start / size), Pfn(end.div_ceil(size)));
-        let segments = self.headers.segments.iter().filter(|s| s.has_paddr(self.headers.bits));
         self.page = page;
-        self.ram =
-            PageSet::from_ranges(segments.map(|s| pages(s.paddr, s.paddr.saturating_add(s.mem_size.max(s.file_size)))));
-        let len = self.bytes.len();
-        // The address at which an extent runs out of file.
-        let readable_end = |e: &Extent| e.end.min(e.start.saturating_add(len.saturating_sub(e.source)));
-        self.stored = PageSet::from_ranges(self.data.iter().map(|e| {
-            let end = readable_end(e);
-            let (first, last) = pages(e.start, end);
-            if end < e.end { (first, Pfn(end / size)) } else { (first, last) }
-        }));
-        let cut = self.data.iter().filter(|e| readable_end(e) < e.end).map(|e| pages(readable_end(e), e.end));
-        let unwritten = self.unwritten.iter().map(|(start, end)| {
-            // Only the first and the last page can have a byte of something else.
-            let (first, last) = pages(*start, *end);
-            let shared = |pfn: Pfn| u64::from(self.stored.contains(pfn));
-            (first.plus(shared(first)), Pfn(last.0 - shared(Pfn(last.0 - 1))))
-        });
-        self.beyond_end = PageSet::from_ranges(cut.chain(unwritten));
-        if !self.aside.is_empty() {
-            let aside = PageSet::from_ranges(self.aside.iter().map(|(start, end)| pages(*start, *end)));
-            for set in [&mut self.ram, &mut self.stored, &mut self.beyond_end] {
-                *set = set.without(&aside);
-            }
-        }
+        let claims = Claims {
+            headers: &self.headers,
+            data: &self.data,
+            unwritten: &self.unwritten,
+            holes: &self.holes,
+            left_out: self.origin.as_ref().map_or(&[], |origin| &origin.ram),
+            aside: &self.aside,
+            len: self.bytes.len(),
+        };
+        self.sets = ElfSets::find(&claims, page);
     }
 
     /// What the headers say.
@@ -147,8 +134,20 @@ impl ElfCore {
         &self.headers
     }
 
+    /// The notes, without the one of [`ElfOrigin`], and what is wrong with the file.
     pub(crate) fn take_notes(&mut self) -> (Vec<u8>, Vec<FormatError>) {
-        (std::mem::take(&mut self.headers.notes), std::mem::take(&mut self.headers.problems))
+        let mut notes = std::mem::take(&mut self.headers.notes);
+        self.origin = ElfOrigin::take(&mut notes, self.headers.endian);
+        if self.origin.is_some() {
+            self.set_page_size(self.page);
+        }
+        (notes, std::mem::take(&mut self.headers.problems))
+    }
+
+    /// How this program made the core, where it did.
+    #[must_use]
+    pub const fn origin(&self) -> Option<&ElfOrigin> {
+        self.origin.as_ref()
     }
 
     /// The PT_LOADs in file order, those without a physical address included.
@@ -166,7 +165,32 @@ impl ElfCore {
     /// Pages whose data should lie beyond the end of the file, or were never written to it: the file was cut short.
     #[must_use]
     pub const fn beyond_end(&self) -> &PageSet {
-        &self.beyond_end
+        &self.sets.beyond_end
+    }
+
+    /// Pages whose program header is damaged: their data are in the file, where no header has them.
+    #[must_use]
+    pub const fn damaged(&self) -> &PageSet {
+        &self.sets.damaged
+    }
+
+    /// One more than the highest page that has data.
+    #[must_use]
+    pub const fn data_end(&self) -> Pfn {
+        self.sets.data_end
+    }
+
+    /// What a user should know of the pages without data, where some may be something else than zeros: makedumpfile describes pages
+    /// that it left out in the same way.
+    #[must_use]
+    pub fn hole_note(&self) -> Option<String> {
+        let pages = self.sets.zero.len();
+        (pages > 0 && self.origin.is_none()).then(|| {
+            format!(
+                "{pages} pages are in program headers, but have no data in the file (p_filesz below p_memsz): they are taken for zeros, as \
+                 ELF has it; a program that does not tell the two apart may have left them out"
+            )
+        })
     }
 }
 
@@ -176,15 +200,19 @@ impl PhysicalMemory for ElfCore {
     }
 
     fn ram(&self) -> &PageSet {
-        &self.ram
+        &self.sets.ram
     }
 
     fn stored(&self) -> &PageSet {
-        &self.stored
+        &self.sets.stored
+    }
+
+    fn known_zero(&self) -> &PageSet {
+        &self.sets.zero
     }
 
     fn max_pfn(&self) -> Pfn {
-        self.ram.end()
+        self.sets.ram.end()
     }
 
     fn view(&self) -> Box<dyn MemoryView + '_> {
@@ -420,17 +448,24 @@ impl ElfCore {
     /// Whether the byte at `addr`, which has no data in the file, is a zero of a stored page; else why it is not there.
     fn zeros_at(&self, addr: PhysAddr) -> std::result::Result<(), ReadError> {
         let pfn = addr.pfn(self.page);
-        if self.stored.contains(pfn) {
+        let ElfSets { ram, stored, beyond_end, damaged, .. } = &self.sets;
+        if stored.contains(pfn) {
             Ok(())
-        } else if self.beyond_end.contains(pfn) {
+        } else if beyond_end.contains(pfn) {
             Err(ReadError::Truncated { pfn, offset: self.bytes.len(), len: self.bytes.len() })
-        } else if self.ram.contains(pfn) {
-            Err(ReadError::Excluded { pfn, level: 0 })
+        } else if damaged.contains(pfn) {
+            Err(ReadError::Corrupt { pfn, what: DAMAGED.to_owned() })
+        } else if ram.contains(pfn) {
+            let level = self.origin.as_ref().map_or(0, |origin| origin.level.into());
+            Err(ReadError::Excluded { pfn, level })
         } else {
             Err(ReadError::NotPresent { addr })
         }
     }
 }
+
+/// What is wrong with a page of [`ElfCore::damaged`].
+const DAMAGED: &str = "its program header has no data for it (p_filesz), and the file has data that no header has";
 
 pub(crate) fn io_error(pfn: Pfn, error: io::Error) -> ReadError {
     ReadError::Io { pfn, error: Arc::new(error) }

@@ -33,7 +33,7 @@ pub struct ElfLayout {
     loads: u64,
     /// Length of the notes.
     notes_len: u64,
-    /// Where the PT_LOADs begin, which are [`Self::load_len`] bytes each.
+    /// Where the PT_LOADs begin.
     pub loads_at: u64,
     /// Where the notes begin.
     pub notes: u64,
@@ -56,12 +56,6 @@ impl ElfLayout {
         let end = data.checked_add(data_len)?;
         let fits = u32::try_from(loads + 1).is_ok() && (kind.bits == Bits::B64 || u32::try_from(end).is_ok());
         fits.then_some(Self { kind, loads, notes_len, loads_at, notes, data })
-    }
-
-    /// Length of a program header.
-    #[must_use]
-    pub const fn load_len(&self) -> u64 {
-        class(self.kind.bits).segment_len
     }
 
     /// Where `e_flags` is, and its bytes.

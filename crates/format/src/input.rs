@@ -427,6 +427,15 @@ impl Input {
         }
     }
 
+    /// The dump level that the file records: of a kdump-compressed file its sub header's, of an ELF core its note's.
+    #[must_use]
+    pub fn level(&self) -> Option<i32> {
+        match self.as_elf() {
+            Some(core) => core.origin().map(|origin| origin.level.into()),
+            None => self.kdump_header().map(|(_, sub)| sub.dump_level),
+        }
+    }
+
     /// The opened ELF core.
     #[must_use]
     pub const fn as_elf(&self) -> Option<&ElfCore> {

@@ -1,6 +1,7 @@
 //! Physical memory as every later stage sees it, whatever file it came from.
 
 use crate::{PageSet, PageSize, Pfn, PhysAddr};
+use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
@@ -16,6 +17,25 @@ pub trait PhysicalMemory: Send + Sync {
 
     /// Page frames whose bytes are in the file (the 2nd bitmap). A subset of [`Self::ram`].
     fn stored(&self) -> &PageSet;
+
+    /// Stored pages that are zeros without being read: memory that an ELF core describes and has no data for. A subset of
+    /// [`Self::stored`].
+    fn known_zero(&self) -> &PageSet {
+        PageSet::none()
+    }
+
+    /// Stored pages that have bytes in the file.
+    fn data(&self) -> Cow<'_, PageSet> {
+        match self.known_zero() {
+            none if none.is_empty() => Cow::Borrowed(self.stored()),
+            zero => Cow::Owned(self.stored().without(zero)),
+        }
+    }
+
+    /// Number of [`Self::data`]: what a dump can tell is bounded by it.
+    fn data_pages(&self) -> u64 {
+        self.stored().len() - self.known_zero().len()
+    }
 
     /// One more than the highest page frame number the file speaks of.
     fn max_pfn(&self) -> Pfn;

@@ -17,6 +17,8 @@ pub struct Note<'a> {
     pub name: &'a [u8],
     /// The type, whose meaning depends on the name.
     pub kind: u32,
+    /// Where the note begins in the note data, in bytes.
+    pub start: usize,
     /// The descriptor; shorter than the note claims where `torn`.
     pub desc: &'a [u8],
     /// Where the descriptor begins in the note data, in bytes.
@@ -98,7 +100,8 @@ impl<'a> Iterator for Notes<'a> {
                     continue;
                 }
             }
-            let name_at = self.at.checked_add(HEADER)?;
+            let start = self.at;
+            let name_at = start.checked_add(HEADER)?;
             let desc_at = name_at.checked_add(name_len.checked_next_multiple_of(ALIGN)?)?;
             self.at = desc_at.checked_add(desc_len.checked_next_multiple_of(ALIGN)?)?;
             if name_len == 0 {
@@ -109,7 +112,7 @@ impl<'a> Iterator for Notes<'a> {
             let torn = rest.len() < desc_len;
             let desc = rest.get(..desc_len).unwrap_or(rest);
             let name = name.split(|b| *b == 0).next().unwrap_or_default();
-            return Some(Note { name, kind, desc, desc_offset: desc_at, torn });
+            return Some(Note { name, kind, start, desc, desc_offset: desc_at, torn });
         }
     }
 }
@@ -154,7 +157,10 @@ mod tests {
         let mut data = note(Endian::Little, b"", 5, &[9; 10]);
         data.extend(note(Endian::Little, b"CORE\0", 1, &[]));
         let found: Vec<_> = Notes::new(&data, Endian::Little).collect();
-        assert_eq!(found, [Note { name: b"CORE", kind: 1, desc: &[], desc_offset: 12 + 12 + 12 + 8, torn: false }]);
+        assert_eq!(
+            found,
+            [Note { name: b"CORE", kind: 1, start: 24, desc: &[], desc_offset: 24 + 12 + 8, torn: false }]
+        );
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl MemMap {
                 why: format!("SIZE(page)={struct_size} is no size of a struct page"),
             });
         }
-        let stored = memory.stored().len().saturating_mul(page.bytes() as u64);
+        let stored = memory.data_pages().saturating_mul(page.bytes() as u64);
         let most = (stored / struct_size).saturating_mul(SHARED);
         let sparse =
             (info.symbol("mem_section")?, info.size("mem_section")?, info.offset("mem_section.section_mem_map")?);

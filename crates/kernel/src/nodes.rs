@@ -169,7 +169,7 @@ pub fn walk_free_lists(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<P
     let mut chunks: BTreeMap<u64, ChunkFree> = BTreeMap::new();
     // No list can hold more pages than there are, nor more blocks than the dump has struct pages, so a circle ends.
     let mut budget = memory.ram().len();
-    let mut blocks = memory.stored().len().saturating_mul(page) / kernel.memmap.struct_size;
+    let mut blocks = memory.data_pages().saturating_mul(page) / kernel.memmap.struct_size;
     for zone in zones(kernel, &mut reader)? {
         for order in 0..orders {
             for kind in 0..types {

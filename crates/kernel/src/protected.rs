@@ -211,7 +211,7 @@ fn per_cpu_areas(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<PageSet
     let unit = dynamic.wrapping_sub(base.0).saturating_add(u64::from(pages) << page.shift()).min(MAX_UNIT_BYTES);
     let mut found = PageSet::default();
     // All areas together are memory; where they are more, what the kernel says of them is not to be believed.
-    let mut room = memory.ram().len().min(memory.stored().len()).saturating_mul(page.bytes() as u64);
+    let mut room = memory.ram().len().min(memory.data_pages()).saturating_mul(page.bytes() as u64);
     let mut some = Vec::new();
     for cpu in 0..u64::from(units) {
         let area = base.plus(reader.read_u64(offsets.plus(cpu * 8))?);

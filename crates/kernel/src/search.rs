@@ -28,7 +28,7 @@ pub fn find_in_memory(memory: &dyn PhysicalMemory) -> Vec<Candidate> {
     let page = memory.page_size();
     let mut view = memory.view();
     let mut found: Vec<Candidate> = Vec::new();
-    for (start, end) in memory.stored().all_runs() {
+    for (start, end) in memory.data().all_runs() {
         for pfn in start.0..end.0 {
             let at = PhysAddr(pfn << page.shift());
             let Ok(head) = view.slice(at, 64) else { continue };

@@ -5,7 +5,7 @@ use crate::exit::{self, Exit};
 use crate::{cause, output, text};
 use coresift_format::codec::Codec;
 use coresift_format::kdump::{DescriptorCounts, KdumpFile};
-use coresift_format::{FormatError, Input, PageSize};
+use coresift_format::{ElfCore, FormatError, Input, PageSize};
 use coresift_kernel::{Kernel, NoteCpus, VmcoreInfo, field};
 use serde::Serialize;
 use std::fmt::Write;
@@ -93,7 +93,7 @@ struct Info {
     crash_time: Option<i64>,
     cpus: u32,
     page_size: u64,
-    /// Dump level in the header of a kdump-compressed file.
+    /// Dump level that the file records.
     level: Option<i32>,
     /// Codecs that the header of a kdump-compressed file names.
     compression: Option<String>,
@@ -104,6 +104,8 @@ struct Info {
     /// Number of parts read together.
     parts: usize,
     pages: Pages,
+    /// What is not sure about pages without data.
+    hole_note: Option<String>,
     /// Physical addresses of memory, start and end.
     ranges: Vec<[u64; 2]>,
 }
@@ -131,6 +133,8 @@ struct Pages {
     stored: u64,
     /// Stored pages by codec.
     codecs: Vec<CodecRow>,
+    /// Stored pages of an ELF core that are zeros without data.
+    holes: u64,
     /// Pages that should be stored, but were not written before the dump ended,
     unwritten: u64,
     /// or lie beyond the end of the file,
@@ -177,12 +181,13 @@ impl Info {
             crash_time,
             cpus: input.cpus(),
             page_size,
-            level: header.map(|(_, sub)| sub.dump_level),
+            level: input.level(),
             compression: header.map(|(header, _)| codecs_named(header.status)),
             part: input.as_kdump().and_then(|file| file.part()).map(|part| [part.start.0, part.end.0]),
             part_number: input.as_kdump().and_then(|file| file.identity()).map(|known| [known.index + 1, known.count]),
             parts: if input.as_kdump().is_some() { 0 } else { input.kdump_files().len() },
             pages,
+            hole_note: input.as_elf().and_then(ElfCore::hole_note),
             ranges: input
                 .memory()
                 .ram()
@@ -244,8 +249,14 @@ impl Info {
         row("Pages", format!("{:>14} up to the highest", text::count(self.pages.total)));
         row("", format!("{:>14} of memory ({})", text::count(self.pages.ram), self.size_of(self.pages.ram)));
         row("", format!("{:>14} in the dump ({})", text::count(self.pages.stored), self.size_of(self.pages.stored)));
+        if self.pages.holes > 0 {
+            row("", format!("{:>14} of them zeros without data", text::count(self.pages.holes)));
+        }
         for codec in &self.pages.codecs {
             row("", format!("{:>14} {}", text::count(codec.pages), stored_as(codec.codec)));
+        }
+        if let Some(note) = &self.hole_note {
+            row("  note", note.clone());
         }
         row("Memory", format!("{} ranges", self.ranges.len()));
         for [start, end] in self.ranges.iter().take(RANGES_SHOWN) {
@@ -289,7 +300,9 @@ impl Pages {
             total: memory.max_pfn().0,
             ram: memory.ram().len(),
             stored: memory.stored().len(),
+            holes: memory.known_zero().len(),
             beyond_end: input.as_elf().map_or(0, |core| core.beyond_end().len()),
+            damaged: input.as_elf().map_or(0, |core| core.damaged().len()),
             ..Self::default()
         };
         if let Some(counts) = counts {

@@ -24,9 +24,7 @@ pub fn lines(report: &Report) -> String {
     let count = |classes: ClassSet| classes.iter().map(left_out).fold(0, u64::saturating_add);
     let original = report.ram_pages;
     let excluded = if again {
-        // In an ELF core no zero page is among those kept, but pages in short gaps are.
-        let more = report.elf.map_or_else(|| report.of_excluded(PageClass::Zero), |elf| elf.gap_pages);
-        original.saturating_sub(report.kept_pages.saturating_sub(more))
+        original.saturating_sub(report.kept_pages.saturating_sub(report.of_excluded(PageClass::Zero)))
     } else {
         ROWS.iter().map(|(_, classes)| count(*classes)).fold(0, u64::saturating_add)
     };
@@ -34,18 +32,19 @@ pub fn lines(report: &Report) -> String {
     let hole = report.total_pages.saturating_sub(original);
 
     let mut text = format!("Original pages  : 0x{original:016x}\n  Excluded pages   : 0x{excluded:016x}\n");
-    let elf = report.elf.is_some();
-    if elf {
-        let _infallible = writeln!(text, "     in ELF format : 0x{:016x}", original.saturating_sub(report.kept_pages));
+    // Pages with data.
+    let in_elf = report.elf.map(|elf| report.kept_pages.saturating_sub(elf.hole_pages));
+    if let Some(pages) = in_elf {
+        let _infallible = writeln!(text, "     in ELF format : 0x{:016x}", original.saturating_sub(pages));
     }
     for (name, classes) in ROWS {
         let _infallible = writeln!(text, "    {name} : 0x{:016x}", count(classes));
     }
     let _infallible = writeln!(text, "  Remaining pages  : 0x{remaining:016x}");
-    if elf {
-        let _infallible = writeln!(text, "     in ELF format : 0x{:016x}", report.kept_pages);
+    if let Some(pages) = in_elf {
+        let _infallible = writeln!(text, "     in ELF format : 0x{pages:016x}");
     }
-    let left = if elf { report.kept_pages } else { remaining };
+    let left = in_elf.unwrap_or(remaining);
     if let Some(percent) = (u128::from(left) * 100).checked_div(u128::from(original)) {
         let _infallible = writeln!(text, "  (The number of pages is reduced to {percent}%.)");
     }

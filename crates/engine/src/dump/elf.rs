@@ -14,7 +14,7 @@ use crate::selection::Selection;
 use crate::source::ElfSource;
 use crate::target::Output;
 use crate::writer::Readable;
-use coresift_format::{Container, ElfLayout, PageSet, Pfn};
+use coresift_format::{Container, PageSet, Pfn};
 use coresift_kernel::PageClass;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -39,11 +39,9 @@ impl Run<'_> {
         let clock = Instant::now();
         let asked = Asked {
             memory,
-            kernel: self.source.kernel.as_ref(),
             keep: plan.selection.in_memory(),
             without_zeros: self.exclusion.classes.has(PageClass::Zero),
             read_all: self.source.input.container() == Container::Kdump,
-            segments: &source.segments,
             threads: self.threads(plan.memory()),
             stop: &self.options.stop,
         };
@@ -51,34 +49,34 @@ impl Run<'_> {
         if pages.bytes > 0 {
             self.stage("find zeros", clock, plan.selection.len(), pages.bytes);
         }
-        self.kept = pages.data.len();
+        self.kept = pages.data.len() + pages.holes.len();
         let first = needed_first(&plan.passes, &pages.data);
-        let placement = Placement { data: &pages.data, first: &first, page: memory.page_size() };
-        let segments = source.segments.iter().map(|s| placement.headers(s).count() as u64).sum();
-        let bytes = pages.data.len() << memory.page_size().shift();
-        let layout = ElfLayout::new(source.kind, segments, source.notes.len() as u64, bytes, memory.page_size());
-        let layout = layout.ok_or(EngineError::TooLargeForElf { segments, bytes })?;
-        self.report.elf = Some(ElfRow { segments, gap_pages: pages.gaps });
+        let placement = Placement { data: &pages.data, zeros: &pages.holes, first: &first, page: memory.page_size() };
+        let (segments, layout) = placement.layout(source.kind, &source.segments, source.notes.len() as u64)?;
+        self.report.elf = Some(ElfRow { segments, hole_pages: pages.holes.len() });
 
-        let writer =
-            match ElfWriter::begin(Arc::clone(output), layout, placement, source.segments.iter(), &source.notes) {
-                Ok(writer) => FileWriter::Elf(writer),
-                Err(e) => return failed(e),
-            };
+        let writer = match ElfWriter::begin(Arc::clone(output), layout, placement, &source.segments, &source.notes) {
+            Ok(writer) => FileWriter::Elf(writer),
+            Err(e) => return failed(e),
+        };
         let passes: Vec<Pass> = first.iter().cloned().map(Pass::Of).chain([Pass::Rest]).collect();
         let selection = Selection::new(Cow::Borrowed(&pages.data), PageSet::default(), PageSet::default());
-        let sets = plan.memory() + (pages.data.memory() + 2 * first.iter().map(PageSet::memory).sum::<usize>()) as u64;
+        let sets = plan.memory()
+            + (pages.data.memory() + pages.holes.memory() + 2 * first.iter().map(PageSet::memory).sum::<usize>())
+                as u64;
         // What the test for zeros lost, the copy does not know of.
         self.report.unreadable_pages = pages.lost_count;
         self.report.unreadable = neighbours(&pages.lost);
         let ended = self.copy(&selection, &passes, sets, plan.stopped, writer, observer)?;
+        self.report.kept_pages += pages.holes.len();
         zeros(&mut self.report, pages.zero, asked.without_zeros);
         Ok(ended)
     }
 }
 
-/// Zero pages that were left out are none of those kept.
+/// Tells of `zero` pages of zeros, which get no data where they are `excluded`.
 pub(super) fn zeros(report: &mut Report, zero: u64, excluded: bool) {
+    report.zero_pages = zero;
     if let Some(row) = report.classes.iter_mut().find(|row| row.name == PageClass::Zero.name()) {
         row.pages = zero;
         row.excluded_pages = if excluded { zero } else { 0 };

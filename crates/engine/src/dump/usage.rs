@@ -37,18 +37,16 @@ pub fn usage(input: Input, options: &DumpOptions, observer: &dyn Observer) -> Re
     let clock = Instant::now();
     let tested = Asked {
         memory: source.input.memory(),
-        kernel: source.kernel.as_ref(),
         keep: plan.selection.in_memory(),
         without_zeros: true,
         read_all: true,
-        segments: &[],
         threads: run.threads(plan.memory()),
         stop: &options.stop,
     }
-    .read(observer);
+    .decide(observer);
     run.stage("find zeros", clock, plan.selection.len(), tested.bytes);
     zeros(&mut run.report, tested.zero, true);
-    run.report.kept_pages = tested.data.len();
+    run.report.kept_pages = tested.data.len() + tested.holes.len();
     run.report.unreadable_pages = tested.lost_count;
     run.report.unreadable = neighbours(&tested.lost);
     run.report.complete = plan.stopped.is_none();

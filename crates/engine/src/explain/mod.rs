@@ -186,13 +186,7 @@ pub fn explain_set(
         }
     }
     count_sharers(&input, &mut pages)?;
-    Ok(Explanations {
-        file: input.name().to_owned(),
-        level: input.kdump_header().map(|(_, sub)| sub.dump_level),
-        pages,
-        failed,
-        notes,
-    })
+    Ok(Explanations { file: input.name().to_owned(), level: input.level(), pages, failed, notes })
 }
 
 /// What explaining pages of one dump takes.
@@ -300,19 +294,24 @@ impl<'a> Explainer<'a> {
             sharers: 0,
             first_sharers: Vec::new(),
         };
-        let beyond = self.input.as_elf().is_some_and(|core| core.beyond_end().contains(pfn));
+        let core = self.input.as_elf();
+        let lost = core.and_then(|core| match pfn {
+            pfn if core.beyond_end().contains(pfn) => Some(Fault::BeyondEnd),
+            pfn if core.damaged().contains(pfn) => Some(Fault::BadDescriptor),
+            _ => None,
+        });
         if !memory.stored().contains(pfn) {
             // Of a set, a part that is missing.
             let part = self.input.as_kdump().and_then(KdumpFile::part);
             let nowhere = self.input.kdump_files().len() > 1 && self.holder(pfn).is_none();
             file.state = match part {
-                _ if beyond => State::Lost,
+                _ if lost.is_some() => State::Lost,
                 _ if nowhere && memory.ram().contains(pfn) => State::OtherPart,
                 Some(part) if memory.ram().contains(pfn) && !part.contains(&pfn) => State::OtherPart,
                 _ if memory.ram().contains(pfn) => State::LeftOut,
                 _ => State::NoRam,
             };
-            file.fault = beyond.then_some(Fault::BeyondEnd);
+            file.fault = lost;
             return Ok(file);
         }
         let holder = self.holder(pfn);
@@ -393,14 +392,12 @@ impl<'a> Explainer<'a> {
     }
 
     fn level(&self) -> Option<DumpLevel> {
-        let (_, sub) = self.input.kdump_header()?;
-        u8::try_from(sub.dump_level).ok().and_then(DumpLevel::new)
+        self.input.level().and_then(|level| u8::try_from(level).ok()).and_then(DumpLevel::new)
     }
 
     fn left_out(&self, pfn: Pfn, found: Option<&Inspection>) -> String {
         let Some(level) = self.level() else {
-            return "the core describes it and has no data for it: it was left out when the core was written"
-                .to_owned();
+            return "it was left out when the core was written".to_owned();
         };
         let Some(class) = found.map(|found| found.class) else {
             return format!(
@@ -426,7 +423,10 @@ impl<'a> Explainer<'a> {
     }
 
     fn kept(&self, pfn: Pfn, file: &InFile, found: Option<&Inspection>) -> String {
-        let Some(level) = self.level() else { return "the core has data for it".to_owned() };
+        let hole = self.input.memory().known_zero().contains(pfn);
+        let Some(level) = self.level() else {
+            return if hole { HOLE.to_owned() } else { "the core has data for it".to_owned() };
+        };
         let Some(class) = found.map(|found| found.class) else {
             return format!("dump level {level} did not leave it out");
         };
@@ -458,6 +458,10 @@ impl<'a> Explainer<'a> {
         why
     }
 }
+
+/// Why a page of an ELF core is there that has no data, where the core does not tell what it left out.
+const HOLE: &str = "a program header describes it and has no data for it (p_filesz below p_memsz), which means zeros; or the program that \
+     wrote the core left it out, and does not tell the two apart";
 
 /// The lowest bit of `level` that leaves out `class`.
 fn bits(level: DumpLevel, class: PageClass) -> Option<u8> {

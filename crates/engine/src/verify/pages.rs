@@ -155,8 +155,9 @@ impl PageCheck {
 /// The outcome is the same for any number of threads. Memory: about 300 KiB a thread, and a bit for each bad page.
 pub fn check(input: &Input, read: bool, threads: Option<NonZeroUsize>, observer: &dyn Observer) -> PageCheck {
     let memory = input.memory();
-    let total = memory.stored().len();
-    let work = Mutex::new(Work { runs: Box::new(memory.stored().all_runs()), rest: None, done: 0 });
+    let (stored, data) = (memory.stored().len(), memory.data());
+    let total = data.len();
+    let work = Mutex::new(Work { runs: Box::new(data.all_runs()), rest: None, done: 0 });
     let found = Mutex::new(Found::default());
     let threads = threads.map_or_else(usable_cpus, NonZeroUsize::get).max(1);
     let work_on = || {
@@ -180,16 +181,22 @@ pub fn check(input: &Input, read: bool, threads: Option<NonZeroUsize>, observer:
         work_on();
     });
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // Pages beyond the end of an ELF core are not among the stored ones.
-    let cut = input.as_elf().map(|core| core.beyond_end());
-    if let Some(cut) = cut {
-        for (start, end) in cut.all_runs() {
-            let what = format!("they should be beyond the end of the file at {}", input.file_len());
-            found.add(vec![PageProblem::plain(input, start, end.0 - start.0, Fault::BeyondEnd, what)]);
+    // Lost pages of an ELF core are not among the stored ones.
+    let mut lost = 0;
+    if let Some(core) = input.as_elf() {
+        let cut = format!("they should be beyond the end of the file at {}", input.file_len());
+        let torn = "the program header has lost where their data are (p_filesz)".to_owned();
+        for (set, fault, what) in
+            [(core.beyond_end(), Fault::BeyondEnd, cut), (core.damaged(), Fault::BadDescriptor, torn)]
+        {
+            lost += set.len();
+            for (start, end) in set.all_runs() {
+                found.add(vec![PageProblem::plain(input, start, end.0 - start.0, fault, what.clone())]);
+            }
         }
     }
     let mut result = found.finish();
-    result.counts.stored = total + cut.map_or(0, PageSet::len);
+    result.counts.stored = stored + lost;
     result.counts.sound = result.counts.stored - result.counts.lost().min(result.counts.stored);
     result
 }

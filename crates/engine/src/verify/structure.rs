@@ -3,7 +3,7 @@
 use super::pages::{Fault, PageCounts};
 use crate::error::EngineError;
 use coresift_format::kdump::{KdumpFile, SubHeader};
-use coresift_format::{FormatError, Input, Notes, PhysicalMemory};
+use coresift_format::{ElfCore, FormatError, Input, Notes, PhysicalMemory};
 use serde::Serialize;
 
 /// How good a dump, or a part of it, is. In the order of gravity.
@@ -21,7 +21,7 @@ pub enum Verdict {
 /// One part of the structure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// `headers`, `notes`, `bitmaps`, `descriptors`, `page data`, `pages`, `mark`, `set`.
+    /// `headers`, `notes`, `bitmaps`, `descriptors`, `page data`, `holes`, `pages`, `mark`, `set`.
     pub what: &'static str,
     /// How good it is.
     pub verdict: Verdict,
@@ -48,6 +48,7 @@ pub(super) fn check(input: &Input, pages: &PageCounts) -> Result<Vec<Check>, Eng
         checks.push(bitmaps(file)?);
         checks.extend(places(file)?);
     }
+    checks.extend(input.as_elf().and_then(ElfCore::hole_note).map(|note| row("holes", Verdict::Good, note)));
     checks.push(faults(input, pages));
     checks.push(mark(input, pages));
     Ok(checks)

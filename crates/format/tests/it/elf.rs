@@ -2,8 +2,8 @@
 
 use crate::make::{Elf, Failing, Load, flatten, note, page_of};
 use coresift_format::{
-    Bits, Bytes, Container, ElfCore, Endian, FileBytes, FormatError, Input, Machine, MemoryView, PageSet, PageSize,
-    Pfn, PhysAddr, PhysicalMemory, ReadError, Window, faults_taken, guard_faults,
+    Bits, Bytes, Container, ElfCore, ElfOrigin, Endian, FileBytes, FormatError, Input, Machine, MemoryView, PageSet,
+    PageSize, Pfn, PhysAddr, PhysicalMemory, ReadError, Window, faults_taken, guard_faults,
 };
 use proptest::prelude::*;
 use std::io::Write;
@@ -134,7 +134,7 @@ fn a_segment_without_data_does_not_hide_one_that_has_them() {
     let elf = Elf::le64().load(Load::new(0x1000, &[]).spanning(0x3000)).load(Load::new(0x2000, &[7; 0x1000]));
     let input = open(elf.build());
     assert_eq!(pages(input.memory().ram()), [1, 2, 3]);
-    assert_eq!(pages(input.memory().stored()), [2]);
+    assert_eq!(pages(input.memory().known_zero()), [1, 3]);
     assert_eq!(read(&mut *input.memory().view(), 0x2000, 16).unwrap(), [7; 16]);
 }
 
@@ -153,22 +153,71 @@ fn segments_that_touch_inside_a_page_complete_each_other_and_the_rest_is_zero() 
 }
 
 #[test]
-fn c21_memory_without_data_exists_but_is_not_stored() {
+fn c21_memory_without_data_is_zeros_that_need_not_be_read() {
     let elf = Elf::le64()
         .load(Load::new(0x1000, &[1; 0x1800]).spanning(0x4000))
         .load(Load::new(0x8000, &[]).spanning(0x2000))
         .load(Load::new(0xc000, &[5; 0x1000]));
     let input = open(elf.build());
-    assert_eq!(pages(input.memory().ram()), [1, 2, 3, 4, 8, 9, 12]);
-    assert_eq!(pages(input.memory().stored()), [1, 2, 12], "a page with any data is stored");
-    let mut view = input.memory().view();
-    assert_eq!(read(&mut *view, 0x2000, 0x1000).unwrap(), [vec![1; 0x800], vec![0; 0x800]].concat());
-    for hole in [0x3000, 0x4fff, 0x8000] {
-        assert!(matches!(read(&mut *view, hole, 1), Err(ReadError::Excluded { .. })), "{hole:#x} is a hole, not zeros");
-    }
-    assert!(matches!(read(&mut *view, 0x2800, 0x1000), Err(ReadError::Excluded { pfn: Pfn(3), .. })));
+    let memory = input.memory();
+    assert_eq!(pages(memory.ram()), [1, 2, 3, 4, 8, 9, 12]);
+    assert_eq!(pages(memory.stored()), [1, 2, 3, 4, 8, 9, 12]);
+    assert_eq!(pages(memory.known_zero()), [3, 4, 8, 9], "a page with any data is to be read");
+    assert_eq!((memory.data_pages(), input.as_elf().unwrap().data_end()), (3, Pfn(13)));
+    let mut view = memory.view();
+    let first = [vec![1; 0x1800], vec![0; 0x2800]].concat();
+    assert_eq!(read(&mut *view, 0x1000, 0x4000).unwrap(), first);
+    assert_eq!(read(&mut *view, 0x8123, 0x1800).unwrap(), [0; 0x1800]);
     assert!(matches!(read(&mut *view, 0x5000, 1), Err(ReadError::NotPresent { addr: PhysAddr(0x5000) })));
     assert!(matches!(read(&mut *view, u64::MAX, 2), Err(ReadError::NotPresent { .. })));
+    assert!(input.as_elf().unwrap().hole_note().unwrap().starts_with("4 pages"));
+    assert!(input.problems().is_empty(), "{:?}", input.problems());
+}
+
+#[test]
+fn pages_whose_header_lost_its_p_filesz_are_damaged_and_no_zeros() {
+    let loads = [(0x10_0000, 0x4000), (0x20_0000, 0x3000), (0x30_0000, 0x2000)];
+    let of = |at: u64, len: u64| Load::new(at, &page_of(at >> 20, len as usize)).spanning(len + 0x2000);
+    let whole = loads.iter().fold(Elf::le64(), |elf, (at, len)| elf.load(of(*at, *len)));
+    let sound = open(whole.build());
+    assert!(sound.problems().is_empty(), "{:?}", sound.problems());
+    let zeros = pages(sound.memory().known_zero());
+    assert_eq!(zeros, [0x104, 0x105, 0x203, 0x204, 0x302, 0x303]);
+    for (index, (at, len)) in loads.into_iter().enumerate() {
+        for kept in [0, 0x1000] {
+            let mut elf = whole.clone();
+            let offset = sound.segments()[index].file_offset;
+            elf.loads[index] = of(at, len).claiming(offset, kept);
+            let input = open(elf.build());
+            let core = input.as_elf().unwrap();
+            assert_eq!(pages(core.damaged()), pages_of(at + kept, at + len), "{at:#x}, {kept}");
+            assert_eq!(pages(core.known_zero()), zeros, "{at:#x}: the others stay");
+            assert!(core.stored().len() + core.damaged().len() == sound.memory().stored().len());
+            assert!(matches!(read(&mut *core.view(), at + kept, 1), Err(ReadError::Corrupt { .. })));
+            let problems = input.problems().iter().map(ToString::to_string).collect::<String>();
+            assert!(problems.contains("p_filesz"), "{problems}");
+        }
+    }
+}
+
+fn pages_of(start: u64, end: u64) -> Vec<u64> {
+    (start / 0x1000..end / 0x1000).collect()
+}
+
+#[test]
+fn what_a_core_tells_of_itself_is_memory_that_was_left_out_and_no_note() {
+    let origin = ElfOrigin { level: 31, ram: vec![(0x1000, 0x8000), (0x9800, 0xa800)] };
+    let mut elf = Elf::le64().load(Load::new(0x1000, &[1; 0x1000]).spanning(0x2000));
+    let before = open(elf.build());
+    elf.notes.push(note(Endian::Little, "CORESIFT".as_bytes(), 0, origin.text().as_bytes()));
+    let input = open(elf.build());
+    assert_eq!(input.notes(), before.notes());
+    assert_eq!((input.level(), before.level()), (Some(31), None));
+    let core = input.as_elf().unwrap();
+    assert_eq!((core.origin(), core.hole_note()), (Some(&origin), None));
+    assert_eq!(pages(core.ram()), [1, 2, 3, 4, 5, 6, 7, 9, 10]);
+    assert_eq!((pages(core.stored()), pages(core.known_zero())), (vec![1, 2], vec![2]));
+    assert!(matches!(read(&mut *core.view(), 0x3000, 1), Err(ReadError::Excluded { pfn: Pfn(3), level: 31 })));
 }
 
 #[test]
@@ -462,14 +511,16 @@ proptest! {
         for bytes in [mapped, copied, Arc::new(file)] {
             let core = ElfCore::open(bytes, PageSize::K4).unwrap();
             for at in (0..0x12).map(|p| p * 0x1000) {
-                prop_assert_eq!(core.stored().contains(Pfn(at / 0x1000)), page_has(at, &|a| has(a).is_some()));
+                prop_assert_eq!(core.stored().contains(Pfn(at / 0x1000)), page_has(at, &exists));
+                let zero = page_has(at, &exists) && !page_has(at, &|a| has(a).is_some());
+                prop_assert_eq!(core.known_zero().contains(Pfn(at / 0x1000)), zero);
                 prop_assert_eq!(core.ram().contains(Pfn(at / 0x1000)), page_has(at, &exists));
             }
             let mut view = core.view();
             for (start, len) in &asked {
                 let expected: Option<Vec<u8>> = (*start..start + *len as u64).map(|at| match has(at) {
                     Some(l) => Some(l.data[(at - l.paddr) as usize]),
-                    None => page_has(at, &|a| has(a).is_some()).then_some(0),
+                    None => page_has(at, &exists).then_some(0),
                 }).collect();
                 let mut buf = vec![0xee; *len];
                 let read = view.read(PhysAddr(*start), &mut buf).ok().map(|()| buf);

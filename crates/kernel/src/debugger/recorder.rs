@@ -84,6 +84,10 @@ impl PhysicalMemory for Recorder<'_> {
         self.memory.stored()
     }
 
+    fn known_zero(&self) -> &PageSet {
+        self.memory.known_zero()
+    }
+
     fn max_pfn(&self) -> Pfn {
         self.memory.max_pfn()
     }
