@@ -145,7 +145,7 @@ fn a_dump_without_a_log_is_told_with_the_key_that_is_missing() {
     let ended = place.run("log c28");
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
     assert!(
-        ended.err.contains("the dump lacks SIZE(printk_log) or SIZE(log), which the kernel log needs"),
+        ended.err.contains("the dump lacks SIZE(printk_log), SIZE(log) or SYMBOL(log_end), which the kernel log needs"),
         "{}",
         ended.err
     );

@@ -58,9 +58,10 @@ enum Form {
 }
 
 impl Form {
-    /// The form that the keys tell: those of the newest first, as a kernel has only one.
+    /// The form that the keys tell: those of the newest first, as a kernel has only one. Where its symbol is missing, the size of its
+    /// structures tells it still, so that the symbol is named and not the keys of another form.
     fn open(info: &VmcoreInfo, memory: &mut Pages<'_>) -> Result<Self> {
-        if info.symbol("prb")?.is_some() {
+        if info.symbol("prb")?.is_some() || info.size("printk_ringbuffer")?.is_some() {
             return ring::Ring::open(info, memory).map(Self::Ring);
         }
         if info.symbol("log_buf")?.is_none() {

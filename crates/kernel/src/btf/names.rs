@@ -124,8 +124,9 @@ impl<'n> Tails<'n> {
         let tail = string.iter().rev();
         let of = |(mask, byte): (&[u64; 256], &u8)| mask.get(usize::from(*byte)).copied().unwrap_or_default();
         let mask = self.masks.iter().zip(tail).map(of).fold(u64::MAX, |all, mask| all & mask);
-        let count = if mask == 0 { 0 } else { self.names.len() };
-        let names = self.names.iter().copied().enumerate().take(count);
-        names.filter(move |(number, _)| mask >> (number % 64) & 1 == 1)
+        let masks = std::iter::successors(Some(mask), |mask| Some(mask & mask.wrapping_sub(1)));
+        let bits = masks.take_while(|mask| *mask != 0).map(|mask| mask.trailing_zeros() as usize);
+        let numbers = bits.flat_map(|bit| (bit..self.names.len()).step_by(64));
+        numbers.filter_map(|number| Some((number, *self.names.get(number)?)))
     }
 }

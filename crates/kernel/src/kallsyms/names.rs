@@ -217,7 +217,11 @@ impl<'m> Names<'m> {
     }
 
     /// The tokens of the next name.
-    #[inline]
+    #[allow(
+        clippy::inline_always,
+        reason = "with a call for each of 118,000 names a pass takes 16.1 million instructions, in place 13.9"
+    )]
+    #[inline(always)]
     pub(super) fn next(&mut self) -> Result<&[u8]> {
         if self.at.0.wrapping_sub(self.start.0) > MAX_NAMES_BYTES {
             return Err(KernelError::Kallsyms { why: format!("the names go on beyond {MAX_NAMES_BYTES} bytes") });

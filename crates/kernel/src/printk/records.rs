@@ -50,7 +50,7 @@ impl Layout {
             sizes.extend(info.size(name)?.map(|size| (name, size)));
         }
         let found = sizes.into_iter().next();
-        let (name, size) = VmcoreInfo::require(found, "SIZE(printk_log) or SIZE(log)", PURPOSE)?;
+        let (name, size) = VmcoreInfo::require(found, "SIZE(printk_log), SIZE(log) or SYMBOL(log_end)", PURPOSE)?;
         let inside = |member: &str, width: u64| match info.offset(&format!("{name}.{member}"))? {
             Some(at) if at + width > size => Err(KernelError::BadValue {
                 key: format!("OFFSET({name}.{member})"),

@@ -1,0 +1,165 @@
+//! Debug information: `coresift info --symbol` and `--struct`, and logs that only -x, -i or --vmlinux can describe.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
+
+mod common;
+
+use common::{Ended, PROGRAM, Place, lab};
+use coresift_synth::{Image, KernelLayout, Machine};
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// A 6.12 machine with the kernel's symbols and types in its memory.
+fn with_symbols() -> Image {
+    Machine::b0(KernelLayout::get("6.12")).image_pages(40).symbols().build()
+}
+
+#[test]
+fn symbols_and_types_read_as_reviewed() {
+    let place = Place::empty();
+    let image = with_symbols();
+    place.put("vmcore", &image.elf().bytes());
+    let inside = format!("{:x}", image.symbols["vm_node_stat"] + 5);
+    let asked = format!(
+        "--symbol vm_node_stat --symbol {inside} --struct pcpu_chunk --struct hstate.nr_huge_pages \
+         --struct node_stat_item"
+    );
+    let ended = place.run(&format!("info {asked} vmcore"));
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    insta::assert_snapshot!("ask", ended.out);
+    let ended = place.run(&format!("info --json {asked} vmcore"));
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    insta::assert_snapshot!("ask-json", ended.out);
+    // The same of a filtered dump.
+    assert_eq!(place.run("dump vmcore kdump").code, Some(0));
+    assert_eq!(place.run(&format!("info --json {asked} kdump")), ended);
+}
+
+#[test]
+fn what_is_not_there_is_named_and_the_rest_answered_with_code_1() {
+    let place = Place::empty();
+    place.put("vmcore", &with_symbols().elf().bytes());
+    let asked = "--symbol jiffies --symbol linux_banner --struct page --struct hstate.absent --struct hstate.order";
+    let ended = place.run(&format!("info {asked} vmcore"));
+    assert_eq!(ended.code, Some(1));
+    for missing in ["no symbol jiffies", "no type page", "no member absent in hstate"] {
+        assert!(ended.err.contains(&format!("coresift: {missing} in vmcore\n")), "{}", ended.err);
+    }
+    assert!(ended.out.contains(" linux_banner\n") && ended.out.contains("unsigned int order;"), "{}", ended.out);
+    let ended = place.run(&format!("info --json {asked} vmcore"));
+    let answer: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(answer["missing"].as_array().unwrap().len(), 3);
+
+    // A kernel whose VMCOREINFO does not lead to its symbols.
+    place.put("old", &Machine::b0(KernelLayout::get("5.10")).build().elf().bytes());
+    let ended = place.run("info --symbol jiffies old");
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
+    assert!(ended.err.contains("before Linux 6.0") && ended.err.contains("--vmlinux"), "{}", ended.err);
+}
+
+/// `keys` renamed, so that the dump lacks them.
+fn without(text: &str, keys: &[&str]) -> String {
+    keys.iter().fold(text.to_owned(), |text, key| {
+        assert!(text.contains(key), "{key}");
+        text.replace(key, &key.replace('(', "(un"))
+    })
+}
+
+#[test]
+fn c28_keys_of_the_log_that_the_dump_lacks_are_taken_from_the_text_of_i() {
+    for (release, keys, named) in [
+        ("2.6.32", &["SYMBOL(log_end)"][..], "SYMBOL(log_end)"),
+        ("3.10", &["SIZE(log)", "OFFSET(log.len)"], "SIZE(printk_log), SIZE(log) or SYMBOL(log_end)"),
+        ("6.12", &["OFFSET(printk_info.ts_nsec)"], "OFFSET(printk_info.ts_nsec)"),
+        ("6.12", &["SYMBOL(prb)", "SIZE(printk_info)"], "SYMBOL(prb)"),
+    ] {
+        let place = Place::empty();
+        let mut image = Machine::b0(KernelLayout::get(release)).build();
+        place.put("whole", &image.elf().bytes());
+        let expected = place.run("log whole");
+        assert_eq!(expected.code, Some(0), "{release}: {}", expected.err);
+        place.put("text", image.vmcoreinfo.as_bytes());
+        image.vmcoreinfo = without(&image.vmcoreinfo, keys);
+        place.put("lacks", &image.elf().bytes());
+
+        let ended = place.makedumpfile("--dump-dmesg lacks out");
+        assert_eq!(ended.code, Some(1), "{release}");
+        assert!(ended.err.contains(named), "{release}: {}", ended.err);
+        let ended = place.makedumpfile("--dump-dmesg -i text lacks out");
+        assert_eq!(ended.code, Some(0), "{release}: {}", ended.err);
+        assert_eq!(place.get("out"), expected.out.as_bytes(), "{release}");
+
+        let other = String::from_utf8(place.get("text")).unwrap();
+        let other = other.replace("OSRELEASE=", "OSRELEASE=not-").replace("BUILD-ID=", "BUILD-ID=00");
+        place.put("other", other.as_bytes());
+        let ended = place.makedumpfile("--dump-dmesg -f -i other lacks out");
+        assert!(ended.err.contains("other and lacks don't match."), "{release}: {}", ended.err);
+        assert_eq!(ended.code, Some(2), "{release}");
+    }
+}
+
+/// A real kernel: its vmlinux, and a core of it as it runs.
+struct Real {
+    vmlinux: PathBuf,
+    core: PathBuf,
+}
+
+/// The kernels of the cores that QEMU made, the other ones of which say the same.
+fn real() -> impl Iterator<Item = Real> {
+    let small = lab().into_iter().filter(|folder| folder.to_string_lossy().ends_with("-small"));
+    small.map(|folder| Real { vmlinux: folder.join("vmlinux"), core: folder.join("vmcore") })
+}
+
+fn run(place: &Place, words: &[&str], paths: &[&Path]) -> Ended {
+    place.command(PROGRAM).args(words).args(paths).output().unwrap().into()
+}
+
+#[test]
+fn c28_keys_of_the_log_that_a_real_dump_lacks_are_taken_from_its_vmlinux() {
+    // One is enough, for it is half a GiB to copy.
+    for Real { vmlinux, core } in real().take(1) {
+        let place = Place::empty();
+        let expected = run(&place, &["log"], &[&core]);
+        let lacks = place.path("lacks");
+        std::fs::copy(&core, &lacks).unwrap();
+        let file = File::options().read(true).write(true).open(&lacks).unwrap();
+        // The note; what the memory holds of it is not looked at where there is one.
+        let mut head = vec![0; 1 << 20];
+        file.read_exact_at(&mut head, 0).unwrap();
+        for key in ["OFFSET(printk_info.text_len)", "SIZE(prb_desc)", "SYMBOL(prb)"] {
+            let at = head.windows(key.len()).position(|bytes| bytes == key.as_bytes()).unwrap();
+            file.write_all_at(b"X", at as u64).unwrap();
+        }
+        let ended = place.run("log lacks");
+        assert_eq!(ended.code, Some(1), "{}", core.display());
+        assert!(ended.err.contains("--vmlinux"), "{}", ended.err);
+        assert_eq!(run(&place, &["log", "--vmlinux"], &[&vmlinux, &lacks]), expected, "{}", core.display());
+        let ended = run(&place, &["makedumpfile", "--dump-dmesg", "-x"], &[&vmlinux, &lacks, Path::new("out")]);
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", core.display());
+        assert_eq!(place.get("out"), expected.out.as_bytes(), "{}", core.display());
+    }
+}
+
+#[test]
+fn another_kernels_vmlinux_ends_every_command_with_2_and_both_build_ids() {
+    let real: Vec<Real> = real().collect();
+    let [Real { core, .. }, .., Real { vmlinux, .. }] = real.as_slice() else { return };
+    let place = Place::empty();
+    symlink(core, place.path("core")).unwrap();
+    symlink(vmlinux, place.path("other")).unwrap();
+    for line in [
+        "info --vmlinux other --symbol jiffies core",
+        "log --vmlinux other core",
+        "dump --vmlinux other core out",
+        "verify --vmlinux other core",
+        "makedumpfile -x other -d 31 core out",
+        "makedumpfile --dump-dmesg -x other core out",
+    ] {
+        let ended = place.run(line);
+        assert_eq!(ended.code, Some(2), "{line}: {}", ended.err);
+        let ids = ended.err.split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() == 40).count();
+        assert_eq!(ids, 2, "{line}: {}", ended.err);
+        assert!(!place.has("out"), "{line}");
+    }
+}
