@@ -61,6 +61,7 @@ const STEPS: &[Step] = &[
     Step { name: "licences", run: |_| licences() },
     Step { name: "peers", run: |_| peers() },
     Step { name: "unit, property and snapshot tests", run: |_| tests() },
+    Step { name: "tests on real cores", run: |_| real_cores() },
     Step { name: "doc tests", run: |_| count(cargo_command(&["test", "--workspace", "--doc", "--locked"]), LIBTEST) },
     Step { name: "bundled dump: filtered with every codec, every page through libkdumpfile", run: |_| bundled_pages() },
     Step { name: "bundled dump: the pages that makedumpfile keeps", run: |_| bundled_sets() },
@@ -168,13 +169,45 @@ fn peers() -> Result<Counts> {
     Ok(counts)
 }
 
+/// What is ignored here is no loss: tests on real cores have a step of their own, others are run by a test, in a process of their own.
 fn tests() -> Result<Counts> {
-    if shell::find_program("cargo-nextest").is_some() {
+    let counts = if shell::find_program("cargo-nextest").is_some() {
         let arguments = ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--status-level", "fail"];
         count(cargo_command(&arguments), NEXTEST)
     } else {
         count(cargo_command(&["test", "--workspace", "--all-targets", "--locked", "--no-fail-fast"]), LIBTEST)
+    };
+    counts.map(|counts| Counts { skipped: 0, ..counts })
+}
+
+/// How the tests that need real cores are called, and what those have in their names that need makedumpfile besides.
+const REAL_CORES: &str = "real_core";
+const WITH_MAKEDUMPFILE: &str = "makedumpfile";
+
+/// The tests that need real cores. Where the environment names none, or makedumpfile is not there, those that cannot run are skipped by
+/// name.
+fn real_cores() -> Result<Counts> {
+    let tests = |more: &[&str]| {
+        let all = ["test", "--quiet", "--workspace", "--lib", "--bins", "--tests", "--locked", "--", "--ignored"];
+        cargo_command(&[&all, more].concat())
+    };
+    let skip = |filter: &[&str], why: &str| -> Result<u64> {
+        let listed = shell::capture(&mut tests(&[filter, &["--list"]].concat()))?;
+        let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+        Ok(names.inspect(|name| println!("skipped: {name}: {why}")).count() as u64)
+    };
+    if std::env::var_os("CORESIFT_LAB").is_none_or(|folder| folder.is_empty()) {
+        let skipped = skip(&[REAL_CORES], "CORESIFT_LAB names no folder of real cores")?;
+        return Ok(Counts { skipped, ..Counts::default() });
     }
+    let Err(missing) = skip_without("makedumpfile") else {
+        let mut command = tests(&[REAL_CORES]);
+        command.env("CORESIFT_PEERS", peers::home());
+        return count(command, LIBTEST);
+    };
+    let theirs = skip(&[WITH_MAKEDUMPFILE], &missing.to_string())?;
+    let counts = count(tests(&[REAL_CORES, "--skip", WITH_MAKEDUMPFILE]), LIBTEST)?;
+    Ok(Counts { skipped: theirs, ..counts })
 }
 
 /// How the summary line of a runner begins. nextest repeats the lines of the standard runner for each failed test.

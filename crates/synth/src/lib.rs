@@ -44,6 +44,7 @@ pub mod huge;
 mod image;
 pub mod kdump;
 mod kernel_image;
+pub mod lab;
 pub mod layout;
 mod machine;
 mod memmap;

@@ -19,7 +19,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const CRASH_COMMANDS: &[&str] = &["sys", "log", "bt"];
 
 /// Runs `ours` on `raw` again and again, each time ended at another point. True where every file left is one that libkdumpfile and drgn
-/// open, with no page that differs from `raw`, and that crash shows as the whole core when a tenth of the page data is in it.
+/// open, with no page that differs from `raw`, and that crash shows as the whole core when a tenth of the page data is in it; and
+/// where there were such files at all.
 ///
 /// # Errors
 /// A program is missing, or fails on the whole core.
@@ -48,16 +49,26 @@ pub fn run(ours: &Path, raw: &Path, vmlinux: &Path, points: u64) -> Result<bool>
         }
         judge.look(&file, &format!("killed after {:.1} ms", delay.as_secs_f64() * 1e3), &mut counts)?;
     }
+    counts.killed = counts.unfinished;
     for point in points..points + points / 2 {
         let limit = (size as f64 * fraction(point)) as u64;
         under_limit(&command(ours, raw, &file), limit)?;
         judge.look(&file, &format!("limited to {limit} bytes"), &mut counts)?;
     }
     println!(
-        "  {} files without a header yet, {} unfinished, {} finished; crash opened {} of {} that hold a tenth; {} wrong",
-        counts.empty, counts.unfinished, counts.finished, counts.crash_same, counts.crash_due, counts.wrong
+        "  {} files without a header yet, {} unfinished ({} of them by a kill), {} finished; \
+         crash opened {} of {} unfinished ones that hold a tenth; {} wrong",
+        counts.empty,
+        counts.unfinished,
+        counts.killed,
+        counts.finished,
+        counts.crash_same,
+        counts.crash_due,
+        counts.wrong
     );
-    Ok(counts.wrong == 0 && counts.crash_same == counts.crash_due)
+    let failure = counts.failure();
+    failure.iter().for_each(|why| println!("  {why}"));
+    Ok(failure.is_none())
 }
 
 /// A number from 0 to 1, another for each `point`, the same every time (SplitMix64).
@@ -104,14 +115,34 @@ fn under_limit(command: &Command, limit: u64) -> Result<()> {
     Ok(())
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Counts {
     empty: u64,
     unfinished: u64,
+    /// Unfinished files that a kill left; the others are those of a limit.
+    killed: u64,
     finished: u64,
+    /// Unfinished files that hold enough for crash, and those of them that it shows as the whole core.
     crash_due: u64,
     crash_same: u64,
     wrong: u64,
+}
+
+impl Counts {
+    /// Why nothing was shown, if so.
+    const fn failure(&self) -> Option<&'static str> {
+        match self {
+            Self { wrong: 1.., .. } => Some("what is wrong stands above"),
+            Self { killed: 0, .. } => {
+                Some("no kill left an unfinished file: nothing was shown; take a larger core or more kills")
+            }
+            Self { crash_due: 0, .. } => {
+                Some("no unfinished file held enough for crash: nothing was shown; take more kills")
+            }
+            _ if self.crash_same < self.crash_due => Some("crash did not open all it should"),
+            _ => None,
+        }
+    }
 }
 
 struct Judge<'a> {
@@ -152,14 +183,34 @@ impl Judge<'_> {
             wrong(&format!("drgn: {}", shell::tail(&String::from_utf8_lossy(&out.stderr), 2)));
         }
         if kdump::claimed(file)? as f64 >= self.whole as f64 * CRASH_FROM {
-            counts.crash_due += 1;
+            counts.crash_due += u64::from(incomplete);
             match self.crash.ask(file, self.vmlinux, CRASH_COMMANDS)? {
-                Ok(answers) if answers == self.answers => counts.crash_same += 1,
+                Ok(answers) if answers == self.answers => counts.crash_same += u64::from(incomplete),
                 Ok(_) => wrong("crash prints something else"),
                 Err(why) => wrong(&format!("crash: {why}")),
             }
         }
         std::fs::remove_file(file)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kills_that_leave_nothing_to_look_at_show_nothing() {
+        let good = Counts { unfinished: 9, killed: 3, crash_due: 2, crash_same: 2, finished: 5, ..Counts::default() };
+        assert_eq!(good.failure(), None);
+        for bad in [
+            Counts { killed: 0, ..good },
+            Counts { crash_due: 0, crash_same: 0, ..good },
+            Counts { crash_same: 1, ..good },
+            Counts { wrong: 1, ..good },
+            Counts::default(),
+        ] {
+            assert!(bad.failure().is_some());
+        }
     }
 }

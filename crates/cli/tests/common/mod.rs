@@ -3,7 +3,7 @@
 
 use coresift_synth::{Image, KernelLayout, Machine};
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
@@ -106,14 +106,4 @@ impl Place {
         assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{name}");
         serde_json::from_str(&ended.out).unwrap()
     }
-}
-
-/// The directories with real cores, where the environment names any.
-pub fn lab() -> Vec<PathBuf> {
-    let Some(lab) = std::env::var_os("CORESIFT_LAB") else { return Vec::new() };
-    let entries = std::fs::read_dir(Path::new(&lab)).unwrap();
-    let mut found: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.join("vmcore").exists()).collect();
-    found.sort();
-    assert!(!found.is_empty(), "CORESIFT_LAB names {} where no directory has a vmcore", lab.display());
-    found
 }

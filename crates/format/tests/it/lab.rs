@@ -1,15 +1,15 @@
-//! Real cores, where there are some: the folder is named by CORESIFT_LAB.
+//! Real cores.
 
 use coresift_format::{Container, Input, Machine, PhysAddr};
-use std::path::{Path, PathBuf};
+use coresift_synth::lab;
+use std::path::PathBuf;
 
-fn cores(name: &str) -> Vec<PathBuf> {
-    let Some(lab) = std::env::var_os("CORESIFT_LAB") else {
-        eprintln!("skipped: CORESIFT_LAB does not name a folder of real cores");
-        return Vec::new();
-    };
-    let folders = std::fs::read_dir(lab).unwrap().map(|e| e.unwrap().path().join(name));
-    folders.filter(|p| p.exists()).collect()
+/// The files called `name` of all cores that have one.
+fn files(name: &str) -> Vec<PathBuf> {
+    let files: Vec<PathBuf> =
+        lab::folders().into_iter().map(|folder| folder.join(name)).filter(|p| p.exists()).collect();
+    assert!(!files.is_empty(), "no core has a {name}");
+    files
 }
 
 fn text(input: &Input) -> String {
@@ -17,8 +17,9 @@ fn text(input: &Input) -> String {
 }
 
 #[test]
+#[ignore = "needs real cores: CORESIFT_LAB"]
 fn real_cores_open_and_every_stored_page_is_readable() {
-    for path in cores("vmcore") {
+    for path in files("vmcore") {
         let input = Input::open(&path).unwrap();
         assert_eq!((input.container(), input.machine()), (Container::Elf, Machine::X86_64), "{}", path.display());
         assert!(input.problems().is_empty(), "{:?}", input.problems());
@@ -41,10 +42,11 @@ fn real_cores_open_and_every_stored_page_is_readable() {
 
 /// QEMU wrote both files of the same paused guest.
 #[test]
-fn qemus_flattened_kdump_holds_what_its_elf_core_holds() {
-    for path in cores("vmcore.qemu-zlib") {
+#[ignore = "needs real cores: CORESIFT_LAB"]
+fn real_cores_that_qemu_flattened_hold_what_the_elf_cores_hold() {
+    for path in files("vmcore.qemu-zlib") {
         let flat = Input::open(&path).unwrap();
-        let elf = Input::open(&Path::new(&path).with_file_name("vmcore")).unwrap();
+        let elf = Input::open(&path.with_file_name("vmcore")).unwrap();
         assert_eq!((flat.container(), flat.flattened()), (Container::Kdump, true));
         assert!(flat.problems().is_empty(), "{:?}", flat.problems());
         assert_eq!((flat.machine(), text(&flat), flat.cpus()), (elf.machine(), text(&elf), elf.cpus()));

@@ -332,21 +332,12 @@ const LOWEST: i64 = 16 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
-
-    /// Folders with `vmcore` and `vmlinux`, where CORESIFT_LAB names some.
-    fn cores() -> Vec<PathBuf> {
-        let Some(lab) = std::env::var_os("CORESIFT_LAB") else {
-            eprintln!("skipped: CORESIFT_LAB does not name a folder of real cores");
-            return Vec::new();
-        };
-        let folders = ["5.10-small", "6.12-kdump", "7.2-small"].map(|name| Path::new(&lab).join(name));
-        folders.into_iter().filter(|folder| folder.join("vmcore").exists()).collect()
-    }
+    use coresift_synth::lab;
 
     #[test]
-    fn the_place_of_a_kernel_is_found_without_its_vmcoreinfo() {
-        for folder in cores() {
+    #[ignore = "needs real cores: CORESIFT_LAB"]
+    fn real_cores_tell_the_place_of_their_kernel_without_vmcoreinfo() {
+        for folder in ["5.10-small", "6.12-kdump", "7.2-small"].map(lab::folder) {
             let input = Input::open(&folder.join("vmcore")).unwrap();
             let note = VmcoreInfo::parse(input.vmcoreinfo().unwrap());
             let debug = DebugFile::vmlinux(&folder.join("vmlinux")).unwrap();

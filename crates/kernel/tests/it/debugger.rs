@@ -3,23 +3,13 @@
 use coresift_format::{Input, PageSet};
 use coresift_kernel::debugger::{Need, Outcome, Reading, Step, walk};
 use coresift_kernel::{Kernel, KernelError};
-use coresift_synth::{KernelLayout, Machine};
-use std::path::Path;
+use coresift_synth::{KernelLayout, Machine, lab};
 use std::sync::Arc;
 
-fn real(release: &str) -> Option<(Input, Kernel)> {
-    let Some(lab) = std::env::var_os("CORESIFT_LAB") else {
-        eprintln!("skipped: CORESIFT_LAB does not name a folder of real cores");
-        return None;
-    };
-    let core = Path::new(&lab).join(format!("{release}-kdump/vmcore"));
-    if !core.exists() {
-        eprintln!("skipped: no {}", core.display());
-        return None;
-    }
-    let input = Input::open(&core).unwrap();
+fn real(release: &str) -> (Input, Kernel) {
+    let input = Input::open(&lab::folder(&format!("{release}-kdump")).join("vmcore")).unwrap();
     let kernel = Kernel::open(&input, input.vmcoreinfo().unwrap()).unwrap();
-    Some((input, kernel))
+    (input, kernel)
 }
 
 fn pages<'s>(steps: impl IntoIterator<Item = &'s Step>) -> usize {
@@ -27,9 +17,10 @@ fn pages<'s>(steps: impl IntoIterator<Item = &'s Step>) -> usize {
 }
 
 #[test]
-fn every_step_of_a_real_kernel_is_whole_and_all_of_them_are_few_pages() {
+#[ignore = "needs real cores: CORESIFT_LAB"]
+fn real_cores_have_every_step_whole_and_all_of_them_are_few_pages() {
     for release in ["6.1", "6.12", "7.2"] {
-        let Some((input, kernel)) = real(release) else { continue };
+        let (input, kernel) = real(release);
         let steps = walk(&kernel, input.memory(), Reading::Contents);
         for step in &steps {
             assert!(matches!(step.outcome, Outcome::Whole), "{release}: {}: {:?}", step.name, step.outcome);
@@ -43,9 +34,10 @@ fn every_step_of_a_real_kernel_is_whole_and_all_of_them_are_few_pages() {
 }
 
 #[test]
-fn addresses_alone_lead_to_the_same_pages_as_the_contents() {
+#[ignore = "needs real cores: CORESIFT_LAB"]
+fn real_cores_lead_to_the_same_pages_by_addresses_alone_as_by_contents() {
     for release in ["6.1", "6.12", "7.2"] {
-        let Some((input, kernel)) = real(release) else { continue };
+        let (input, kernel) = real(release);
         let of = |reading| -> Vec<_> {
             walk(&kernel, input.memory(), reading).into_iter().map(|step| (step.name, step.pages)).collect()
         };
@@ -54,8 +46,9 @@ fn addresses_alone_lead_to_the_same_pages_as_the_contents() {
 }
 
 #[test]
-fn before_linux_6_0_the_log_the_nodes_and_the_sections_are_found_and_the_rest_is_said_to_be_unknown() {
-    let Some((input, kernel)) = real("5.10") else { return };
+#[ignore = "needs real cores: CORESIFT_LAB"]
+fn real_cores_before_linux_6_0_have_log_nodes_and_sections_and_the_rest_is_said_to_be_unknown() {
+    let (input, kernel) = real("5.10");
     for step in walk(&kernel, input.memory(), Reading::Contents) {
         let by_vmcoreinfo = ["kernel version", "memory nodes", "memory sections", "kernel log"].contains(&step.name);
         match &step.outcome {
