@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Ended, PROGRAM, Place, lab};
-use coresift_synth::{Image, KernelLayout, Machine};
+use common::{Ended, PROGRAM, Place};
+use coresift_synth::{Image, KernelLayout, Machine, lab};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, symlink};
@@ -107,7 +107,7 @@ struct Real {
 
 /// The kernels of the cores that QEMU made, the other ones of which say the same.
 fn real() -> impl Iterator<Item = Real> {
-    let small = lab().into_iter().filter(|folder| folder.to_string_lossy().ends_with("-small"));
+    let small = lab::folders().into_iter().filter(|folder| folder.to_string_lossy().ends_with("-small"));
     small.map(|folder| Real { vmlinux: folder.join("vmlinux"), core: folder.join("vmcore") })
 }
 
@@ -116,7 +116,8 @@ fn run(place: &Place, words: &[&str], paths: &[&Path]) -> Ended {
 }
 
 #[test]
-fn c28_keys_of_the_log_that_a_real_dump_lacks_are_taken_from_its_vmlinux() {
+#[ignore = "needs real cores: CORESIFT_LAB"]
+fn c28_keys_of_the_log_that_real_cores_lack_are_taken_from_their_vmlinux() {
     // One is enough, for it is half a GiB to copy.
     for Real { vmlinux, core } in real().take(1) {
         let place = Place::empty();
@@ -142,7 +143,8 @@ fn c28_keys_of_the_log_that_a_real_dump_lacks_are_taken_from_its_vmlinux() {
 }
 
 #[test]
-fn another_kernels_vmlinux_ends_every_command_with_2_and_both_build_ids() {
+#[ignore = "needs real cores: CORESIFT_LAB"]
+fn real_cores_with_the_vmlinux_of_another_kernel_end_every_command_with_2_and_both_build_ids() {
     let real: Vec<Real> = real().collect();
     let [Real { core, .. }, .., Real { vmlinux, .. }] = real.as_slice() else { return };
     let place = Place::empty();
