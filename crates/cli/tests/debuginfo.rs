@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Ended, PROGRAM, Place};
-use coresift_synth::{Image, KernelLayout, Machine, lab};
+use coresift_synth::{Image, KernelLayout, Machine, PAGE, lab};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, symlink};
@@ -163,5 +163,68 @@ fn real_cores_with_the_vmlinux_of_another_kernel_end_every_command_with_2_and_bo
         let ids = ended.err.split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() == 40).count();
         assert_eq!(ids, 2, "{line}: {}", ended.err);
         assert!(!place.has("out"), "{line}");
+    }
+}
+
+/// The lines of the walk to `virt` that makedumpfile prints, and where it leads, by the tables in the image.
+fn walk(image: &Image, levels: &[(&str, u32)], virt: u64) -> (String, Option<u64>) {
+    let phys = |symbol: &str| image.symbols[symbol] - image.image_virt + image.image.start * PAGE;
+    let (mut table, mut lines) = (phys("init_top_pgt"), String::new());
+    for (name, shift) in levels {
+        let at = table + (virt >> shift & 511) * 8;
+        let entry = u64::from_le_bytes(image.read(at, 8).try_into().unwrap());
+        lines += &format!("  {name} : {at:>16x} => {entry:>16x}\n");
+        if entry & 1 == 0 {
+            return (lines, None);
+        }
+        table = entry & 0x000f_ffff_ffff_f000;
+        if *name == "PTE" || entry & 0x80 != 0 {
+            let inside = (1 << shift) - 1;
+            return (lines, Some(table & !inside | virt & inside));
+        }
+    }
+    panic!("a walk without end");
+}
+
+#[test]
+fn vtop_prints_every_level_of_tables_of_four_and_of_five() {
+    let levels = [("PGD", 48), ("P4D", 39), ("PUD", 30), ("PMD", 21), ("PTE", 12)];
+    let four = [("PGD", 39), ("PUD", 30), ("PMD", 21), ("PTE", 12)];
+    for (machine, levels) in [
+        (Machine::b0(KernelLayout::get("6.12")), &four[..]),
+        (Machine::b0(KernelLayout::get("6.12")).five_levels(), &levels[..]),
+        (Machine::b0(KernelLayout::get("6.12")).five_levels().kaslr(0x400_0000), &levels[..]),
+    ] {
+        let image = machine.build();
+        let place = Place::empty();
+        place.put("vmcore", &image.elf().bytes());
+        let linear = image.page_offset + image.image.start * PAGE + 0x123;
+        let memmap = image.symbols["vmemmap"] + image.image.start * 64 + 8;
+        let nowhere = image.page_offset - (1 << 39);
+        let mut seen = Vec::new();
+        for virt in [image.symbols["init_uts_ns"], linear, memmap, nowhere, 0x1000] {
+            let (lines, end) = walk(&image, levels, virt);
+            seen.push(lines.lines().count());
+            let expected = format!(
+                "\nTranslating virtual address {virt:x} to physical address.\n{lines}\
+                 VIRTUAL           PHYSICAL\n{virt:16x}  {:x}\n\n",
+                end.unwrap_or(u64::MAX)
+            );
+            let ended = place.makedumpfile(&format!("-f --vtop {virt:#x} -d 31 vmcore out"));
+            assert_eq!(ended.code, Some(0), "{virt:#x}: {}", ended.err);
+            assert!(ended.out.starts_with(&expected), "{virt:#x}: {}instead of {expected}", ended.out);
+            assert_eq!(ended.err.contains("no translation for "), end.is_none(), "{virt:#x}: {}", ended.err);
+            if let Some(peers) = std::env::var_os("CORESIFT_PEERS") {
+                let mut theirs = place.command(Path::new(&peers).join("bin/makedumpfile"));
+                let theirs: Ended = theirs
+                    .args(["-f", "-d", "1", "--vtop", &format!("{virt:#x}"), "vmcore", "out"])
+                    .output()
+                    .unwrap()
+                    .into();
+                assert!(theirs.out.contains(&expected), "{virt:#x}: {} instead of {expected}", theirs.out);
+            }
+        }
+        // Leaves of every size were among them, and walks that end at once.
+        assert!(seen.contains(&levels.len()) && seen.contains(&1), "{seen:?}");
     }
 }
