@@ -5,6 +5,9 @@ use crate::sparse::SparseFile;
 use crate::{PAGE, SECTION_PAGES, START_KERNEL_MAP};
 use std::ops::Range;
 
+/// Where every CPU is, behind `_stext`.
+pub(crate) const RIP: u64 = 0x123;
+
 /// Byte order of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -128,7 +131,7 @@ impl<'a> Elf<'a> {
     /// What a capture kernel shows: notes of each CPU and VMCOREINFO, one segment for each range of RAM with addresses of the linear map.
     /// Kernels that export no `NUMBER(phys_base)` get the segment of the kernel image, too, which tells it (see [`Self::with_image`]).
     pub(crate) fn of(image: &'a Image) -> Self {
-        let rip = image.symbols["_stext"] + 0x123;
+        let rip = image.symbols["_stext"] + RIP;
         let mut notes: Vec<Note> =
             (0..image.cpus).map(|cpu| Note::prstatus(cpu, rip, image.symbols["init_task"])).collect();
         notes.push(Note::vmcoreinfo(&image.vmcoreinfo));

@@ -2,6 +2,7 @@
 //! types of what they point at (BTF).
 
 use crate::PAGE;
+use crate::elf::{Note, Order, RIP};
 use crate::kernel_image::KernelImage;
 use crate::population::{Kind, Population};
 use crate::ram::Ram;
@@ -9,6 +10,9 @@ use crate::ram::Ram;
 /// Pages at the end of the image that are given back at boot: init sections, then the brk area.
 const INIT_PAGES: u64 = 3;
 const BRK_PAGES: u64 = 1;
+
+/// Where in its area a CPU saves its registers.
+const NOTES_AT: u64 = 0x800;
 
 /// `struct pcpu_chunk`: size, and offsets of `base_addr` and `nr_pages`.
 const CHUNK: (u32, u32, u32) = (96, 40, 88);
@@ -20,10 +24,11 @@ const ITEMS: [(&str, u32); 3] = [("NR_LRU_BASE", 0), ("NR_SLAB_RECLAIMABLE_B", 5
 const ITEM_COUNT: u64 = 48;
 
 /// Places all of it in the image, whose other objects are there already.
-pub(crate) fn place(ram: &mut Ram, image: &mut KernelImage, cpus: u32, populations: &[Population]) {
+pub(crate) fn place(ram: &mut Ram, image: &mut KernelImage, page_offset: u64, cpus: u32, populations: &[Population]) {
     parts(image);
     per_cpu(ram, image, cpus);
     counters(ram, image, populations);
+    register_notes(ram, image, page_offset, cpus);
     let btf = btf();
     let at = image.object(ram, "__start_BTF", btf.len() as u64, 8);
     image.write(ram, at, &btf);
@@ -70,6 +75,22 @@ fn per_cpu(ram: &mut Ram, image: &mut KernelImage, cpus: u32) {
     for (name, value) in [("pcpu_unit_offsets", array), ("pcpu_first_chunk", chunk)] {
         let at = image.object(ram, name, 8, 8);
         image.write(ram, at, &value.to_le_bytes());
+    }
+}
+
+/// `crash_notes`: what each CPU saved when it stopped, in its per-cpu area, the same bytes as the core's notes have.
+fn register_notes(ram: &mut Ram, image: &mut KernelImage, page_offset: u64, cpus: u32) {
+    let offsets = image.symbols["__per_cpu_offset"];
+    let notes = image.symbols["__per_cpu_start"] + NOTES_AT;
+    for (name, value) in [("nr_cpu_ids", u64::from(cpus)), ("crash_notes", notes)] {
+        let at = image.object(ram, name, 8, 8);
+        image.write(ram, at, &value.to_le_bytes());
+    }
+    let (rip, rsp) = (image.symbols["_stext"] + RIP, image.symbols["init_task"]);
+    for cpu in 0..cpus {
+        let offset = ram.read_u64(image.phys(offsets + u64::from(cpu) * 8));
+        let at = notes.wrapping_add(offset) - page_offset;
+        ram.write(at, &Note::prstatus(cpu, rip, rsp).bytes(Order::Little));
     }
 }
 

@@ -82,26 +82,34 @@ fn parts_hold_what_one_file_holds_and_know_each_other() {
 #[test]
 fn c34_a_dump_that_was_filtered_before_is_split_as_it_is_written_in_one() {
     let image = b0();
-    let before = dump(core(&image), &options(1)).1;
-    let single = dump(before.clone(), &options(31)).1;
-    let dir = place();
-    let paths = parts_in(&dir, 3);
-    assert!(split(before, &paths, &options(31)).unwrap().complete);
-    let mut pages = 0;
-    for path in &paths {
-        let part = open(path);
-        pages += part.stored().len();
-        for (start, end) in part.stored().all_runs() {
-            let mut view = part.view();
-            for pfn in (start.0..end.0).map(Pfn) {
-                assert_eq!(view.slice(pfn.addr(part.page_size()), 4096).unwrap(), image.page(pfn.0), "{pfn}");
+    // What the split leaves out is gone before, all of it, a part of it, or none of it.
+    for (before, level) in [(31, 31), (1, 31), (31, 1), (0, 31)] {
+        let source = dump(core(&image), &options(before)).1;
+        let single = dump(source.clone(), &options(level)).1;
+        let expected = kept(&image, exclusion(before | level, "", "").classes);
+        for number in [3, 2, 16] {
+            let what = format!("{before}, then {level} in {number} parts");
+            let dir = place();
+            let paths = parts_in(&dir, number);
+            assert!(split(source.clone(), &paths, &options(level)).unwrap().complete, "{what}");
+            let mut pages = 0;
+            for path in &paths {
+                let part = open(path);
+                pages += part.stored().len();
+                for (start, end) in part.stored().all_runs() {
+                    let mut view = part.view();
+                    for pfn in (start.0..end.0).map(Pfn) {
+                        let page = view.slice(pfn.addr(part.page_size()), 4096).unwrap();
+                        assert_eq!(page, image.page(pfn.0), "{what}: {pfn}");
+                    }
+                }
             }
+            assert_eq!(pages, expected.len() as u64, "{what}");
+            let whole = dir.path().join("whole");
+            joined(&paths, &whole, false).unwrap();
+            assert!(again(std::fs::read(whole).unwrap(), &options(level)) == again(single.clone(), &options(level)));
         }
     }
-    assert_eq!(pages, kept(&image, exclusion(31, "", "").classes).len() as u64);
-    let whole = dir.path().join("whole");
-    joined(&paths, &whole, false).unwrap();
-    assert!(again(std::fs::read(whole).unwrap(), &options(31)) == again(single, &options(31)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::machine::{Opened, open, pfns};
 use coresift_format::{Bytes, Input, Window};
 use coresift_kernel::protected::{MEM_MAP, Protected, find};
-use coresift_kernel::{FoundInfo, Kernel, KernelError, find_in_memory};
+use coresift_kernel::{FoundInfo, Kernel, KernelError, NoteCpus, find_in_memory};
 use coresift_synth::elf::{Note, Order};
 use coresift_synth::{Image, KernelLayout, LAYOUTS, Leaf, Machine, PAGE};
 use std::collections::BTreeSet;
@@ -233,4 +233,28 @@ fn per_cpu_areas_larger_than_the_memory_of_the_dump_are_none() {
     let (found, notes) = find(&kernel.unwrap(), input.memory());
     assert_eq!(pages(&found), None);
     assert!(notes.iter().any(|n| n.contains("per-cpu") && n.contains("more than the memory")), "{notes:?}");
+}
+
+/// What /proc/vmcore shows of eight CPUs, of which three never stopped: five notes, and nothing saved by those three.
+#[test]
+fn c25_notes_of_five_of_eight_cpus_are_told_by_what_the_cpus_saved() {
+    let mut image = Machine::b0(KernelLayout::get("6.12")).cpus(8).image_pages(40).symbols().build();
+    let stopped = [0u32, 2, 3, 5, 7];
+    let phys = |image: &Image, name: &str| image.symbols[name] - image.image_virt + image.image.start * PAGE;
+    let word = |image: &Image, at: u64| u64::from_le_bytes(image.read(at, 8).try_into().unwrap());
+    let notes = word(&image, phys(&image, "crash_notes"));
+    for cpu in (0..8).filter(|cpu| !stopped.contains(cpu)) {
+        let offset = word(&image, phys(&image, "__per_cpu_offset") + u64::from(cpu) * 8);
+        let at = notes.wrapping_add(offset) - image.page_offset;
+        image.write(at, &[0; 356]);
+    }
+    let mut core = image.elf();
+    // The one of cpu 5 comes last: their order is no help either.
+    let order = [0, 2, 3, 7, 5];
+    let all = std::mem::take(&mut core.notes[0]);
+    core.notes[0] = order.map(|cpu| all[cpu as usize].clone()).into_iter().chain(all[8..].iter().cloned()).collect();
+    let input = Input::from_bytes(Arc::new(core.bytes())).unwrap();
+    let kernel = Kernel::open(&input, image.vmcoreinfo.as_bytes()).unwrap();
+    let found = NoteCpus::find(&kernel, &input).unwrap();
+    assert_eq!(found, NoteCpus { possible: 8, notes: order.map(Some).to_vec() });
 }

@@ -75,7 +75,7 @@ impl Machine {
             self.mem_sections(&mut ram, &mut image, &memmap, page_offset);
         }
         if self.symbols {
-            crate::symbols::place(&mut ram, &mut image, self.cpus, &self.populations);
+            crate::symbols::place(&mut ram, &mut image, page_offset, self.cpus, &self.populations);
         }
         image.finish(&mut ram, l);
         let facts = vmcoreinfo::Facts {
