@@ -381,7 +381,7 @@ impl<'a> Run<'a> {
         let memory = self.source.input.memory();
         let mut plan = match &self.source.kernel {
             Some(kernel) => {
-                let prepared = Prepared::new(kernel, memory, self.exclusion.classes);
+                let prepared = Prepared::new(kernel, memory, self.exclusion.classes, &self.options.stop);
                 let limits = Limits {
                     threads: self.threads(self.sets),
                     room: match self.options.format {

@@ -40,6 +40,7 @@ mod stop;
 mod target;
 mod unflatten;
 mod verify;
+mod watched;
 mod weigh;
 mod worker;
 mod writer;

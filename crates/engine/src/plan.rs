@@ -6,8 +6,9 @@ use crate::observer::Observer;
 use crate::report::{ClassRow, GuardRow};
 use crate::scan::{Limits, Memory, Scan, Tally};
 use crate::selection::Selection;
-use crate::stop::StopReason;
+use crate::stop::{Stop, StopReason};
 use crate::target::WriteFailed;
+use crate::watched::Watched;
 use coresift_format::{CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
 use coresift_kernel::debugger::{self, Need, Reading};
 use coresift_kernel::protected::{self, Protected};
@@ -45,12 +46,14 @@ pub struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Finds what has to stay whatever it is, where free pages are if only lists tell, and what a debugger reads first.
-    pub fn new(kernel: &'a Kernel, memory: &'a dyn PhysicalMemory, excluded: ClassSet) -> Self {
-        let (protected, mut notes) = protected::find(kernel, memory);
-        let free = free_by_lists(kernel, memory, excluded, &mut notes);
+    /// Finds what has to stay whatever it is, where free pages are if only lists tell, and what a debugger reads first, as far as
+    /// `stop` leaves time for that; the scan is to be given up then, too.
+    pub fn new(kernel: &'a Kernel, memory: &'a dyn PhysicalMemory, excluded: ClassSet, stop: &Stop) -> Self {
+        let watched = Watched { memory, stop };
+        let (protected, mut notes) = protected::find(kernel, &watched);
+        let free = free_by_lists(kernel, &watched, excluded, &mut notes);
         let scan = Scan { kernel, memory: Memory(memory), excluded, protected, free };
-        let passes = passes(&scan);
+        let passes = passes(&scan, &watched);
         Self { scan, passes, notes }
     }
 }
@@ -176,8 +179,8 @@ impl<'a> Plan<'a> {
 
 /// The order of writing: what a debugger reads to open the dump at all, with all page tables and per-cpu areas; what it reads of each
 /// task; the kernel's variables, task stacks and modules; its read-only data and its code, which are in its vmlinux too; then slab, the memory map, the kernel's other pages, and all others.
-fn passes(scan: &Scan<'_>) -> Vec<Pass> {
-    let (kernel, memory) = (scan.kernel, scan.memory.0);
+fn passes(scan: &Scan<'_>, memory: &dyn PhysicalMemory) -> Vec<Pass> {
+    let kernel = scan.kernel;
     let steps = debugger::walk(kernel, memory, Reading::Addresses);
     let walked = |need: Need| {
         let pages = steps.iter().filter(|step| step.need == need).flat_map(|step| &step.pages);

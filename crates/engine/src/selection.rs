@@ -250,7 +250,7 @@ mod tests {
                 let bitmap = Bitmap::new(output, 4096, input.memory().max_pfn());
                 let stop = Stop::default();
                 let limits = Limits { threads: 3, room, stop: &stop };
-                Plan::filter(Prepared::new(&kernel, input.memory(), excluded), limits, bitmap, &Silent).unwrap()
+                Plan::filter(Prepared::new(&kernel, input.memory(), excluded, &stop), limits, bitmap, &Silent).unwrap()
             };
             let batches = |plan: &Plan<'_>| {
                 let mut batches = Batches::new(&plan.selection, &plan.passes, 64);
@@ -281,7 +281,7 @@ mod tests {
         for (room, kept_whole) in [(usize::MAX, false), (0, true)] {
             let output = Arc::new(Output::open(&place.path().join("file"), true, true).unwrap());
             let bitmap = Bitmap::new(output, 4096, input.memory().max_pfn());
-            let prepared = Prepared::new(&kernel, input.memory(), ClassSet::SELECTABLE);
+            let prepared = Prepared::new(&kernel, input.memory(), ClassSet::SELECTABLE, &Stop::default());
             let mut plan =
                 Plan::filter(prepared, Limits { threads: 1, room, stop: &Stop::default() }, bitmap, &Silent).unwrap();
             let before = plan.selection.len();
@@ -299,7 +299,7 @@ mod tests {
         let output = Arc::new(Output::open(&place.path().join("file"), true, false).unwrap());
         output.empty(1 << 20).unwrap();
         let bitmap = Bitmap::new(Arc::clone(&output), 0, input.memory().max_pfn());
-        let prepared = Prepared::new(&kernel, input.memory(), ClassSet::SELECTABLE);
+        let prepared = Prepared::new(&kernel, input.memory(), ClassSet::SELECTABLE, &Stop::default());
         let plan =
             Plan::filter(prepared, Limits { threads: 1, room: 0, stop: &Stop::default() }, bitmap, &Silent).unwrap();
         output.write_at(&[0xff; 4096], 4096).unwrap();

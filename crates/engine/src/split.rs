@@ -162,7 +162,8 @@ impl Run<'_> {
         let memory = self.source.input.memory();
         let clock = Instant::now();
         let (_, threads) = self.lanes(1, plan.memory());
-        let Weighed { slices, pages } = weigh(memory, &plan.selection, self.options.compression, threads)?;
+        let Weighed { slices, pages } =
+            weigh(memory, &plan.selection, self.options.compression, threads, &self.options.stop)?;
         let end = self.source.max_mapnr();
         let mut ranges = cut(&slices, parts.len(), end, align).into_iter();
         let mut rank = 0;

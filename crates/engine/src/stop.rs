@@ -75,6 +75,13 @@ impl Stop {
         Self { deadline, ..self }
     }
 
+    /// Whether finding out what a debugger needs first ends here. It is part of what a signal leaves time for, and not of the time that a
+    /// deadline keeps for copying.
+    #[must_use]
+    pub fn understanding(&self) -> Option<StopReason> {
+        self.late(|deadline| deadline.scan).or_else(|| self.copying(true))
+    }
+
     /// Whether reading the memory map ends here.
     #[must_use]
     pub fn scanning(&self) -> Option<StopReason> {
@@ -117,8 +124,9 @@ mod tests {
         signal.store(15, Ordering::Relaxed);
         let term = Some(StopReason::Signal(15));
         assert_eq!((stop.scanning(), stop.copying(false), stop.copying(true)), (term, term, None));
+        assert_eq!(stop.understanding(), None);
         stop.noticed = Arc::new(Instant::now().checked_sub(GRACE).unwrap().into());
-        assert_eq!(stop.copying(true), term, "the grace is over");
+        assert_eq!((stop.copying(true), stop.understanding()), (term, term), "the grace is over");
         assert_eq!(StopReason::Signal(15).to_string(), "SIGTERM");
     }
 
@@ -129,6 +137,7 @@ mod tests {
         assert_eq!(deadline.at - deadline.scan, MOST_COPY);
         deadline.scan = Instant::now();
         assert_eq!((stop.scanning(), stop.copying(true)), (Some(StopReason::Deadline), None));
+        assert_eq!(stop.understanding(), Some(StopReason::Deadline));
         stop = Stop::default().after(Duration::ZERO);
         assert_eq!((stop.scanning(), stop.copying(true)), (Some(StopReason::Deadline), Some(StopReason::Deadline)));
     }

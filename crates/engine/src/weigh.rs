@@ -9,6 +9,7 @@ use crate::dedup::Known;
 use crate::lock::Lock;
 use crate::options::Choice;
 use crate::selection::{Kinds, Selection};
+use crate::stop::Stop;
 use crate::worker::{Batch, Stored, Worker};
 use coresift_format::codec::CodecError;
 use coresift_format::kdump::PageDesc;
@@ -49,9 +50,11 @@ struct Shared<'a> {
     chunks: Lock<Box<dyn Iterator<Item = u64> + Send + 'a>>,
     slices: Vec<(AtomicU64, AtomicU64)>,
     pages: AtomicU64,
+    stop: &'a Stop,
 }
 
-/// Weighs the pages of `selection` as `choice` compresses them.
+/// Weighs the pages of `selection` as `choice` compresses them; only the first of them where `stop` ends finding pages meanwhile, which makes
+/// the parts of what is still written differ in size, and nothing else.
 ///
 /// # Errors
 /// The codec cannot be set up.
@@ -60,6 +63,7 @@ pub fn weigh(
     selection: &Selection<'_>,
     choice: Choice,
     threads: usize,
+    stop: &Stop,
 ) -> Result<Weighed, CodecError> {
     let total = selection.len();
     let stride = (total / SAMPLES).clamp(1, STRIDE);
@@ -71,6 +75,7 @@ pub fn weigh(
         chunks: Lock::new("chunks to weigh", Box::new(selection.chunks())),
         slices: std::iter::repeat_with(Default::default).take(total.div_ceil(width) as usize).collect(),
         pages: AtomicU64::new(0),
+        stop,
     };
     let known = Known::new(memory.page_size());
     let worker = || Worker::new(memory, choice.ladder(), choice.start(), &known, false);
@@ -99,7 +104,7 @@ impl Shared<'_> {
     fn work(&self, mut worker: Worker<'_>, rung: usize) {
         let (mut kinds, mut batch) = (Kinds::default(), Batch::default());
         loop {
-            let Some(chunk) = self.chunks.hold().next() else { return };
+            let Some(chunk) = self.chunks.hold().next().filter(|_| self.stop.scanning().is_none()) else { return };
             self.selection.load(chunk, &mut kinds, false);
             batch.runs.clear();
             let mut rank = self.selection.before(chunk);
@@ -120,6 +125,10 @@ impl Shared<'_> {
 
     /// Adds what the pages of `batch` take.
     fn weigh(&self, worker: &mut Worker<'_>, batch: &mut Batch, rung: usize) {
+        if self.stop.scanning().is_some() {
+            batch.runs.clear();
+            return;
+        }
         worker.fill(batch, 0, rung);
         for (run, page) in batch.runs.iter().zip(&batch.pages) {
             let data = if let Stored::Data { size, .. } = page { u64::from(*size) } else { 0 };
@@ -169,7 +178,13 @@ pub fn cut(slices: &[Slice], parts: usize, end: Pfn, align: u64) -> Vec<std::ops
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coresift_format::codec::Codec;
+    use coresift_format::{Input, PageSet};
+    use coresift_synth::{KernelLayout, Machine};
     use proptest::prelude::*;
+    use std::borrow::Cow;
+    use std::sync::Arc;
+    use std::time::Duration;
 
     proptest! {
         #[test]
@@ -207,5 +222,18 @@ mod tests {
         let ranges = cut(&slices, 9, Pfn(100), 1);
         assert_eq!(ranges, [Pfn(0)..Pfn(20), Pfn(20)..Pfn(30), Pfn(30)..Pfn(100)]);
         assert_eq!(cut(&[], 3, Pfn(100), 1), [Pfn(0)..Pfn(100)]);
+    }
+
+    #[test]
+    fn pages_are_weighed_until_the_run_is_to_end() {
+        let image = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x3000).build();
+        let input = Input::from_bytes(Arc::new(image.elf().with_image().bytes())).unwrap();
+        let memory = input.memory();
+        let selection = Selection::new(Cow::Borrowed(memory.stored()), PageSet::default(), PageSet::default());
+        let weighed = |stop: &Stop| weigh(memory, &selection, Codec::None.into(), 2, stop).unwrap();
+        let all = weighed(&Stop::default());
+        assert!(all.pages >= SAMPLES && !all.slices.is_empty());
+        let none = weighed(&Stop::default().after(Duration::ZERO));
+        assert_eq!((none.pages, none.slices.len()), (0, 0));
     }
 }
