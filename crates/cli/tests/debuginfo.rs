@@ -242,14 +242,34 @@ fn vtop_prints_every_level_of_tables_of_four_and_of_five() {
     }
 }
 
+/// From the line that tells the address to the empty one behind the result.
+fn translation(out: &str) -> &str {
+    let text = out.find("Translating").map_or("", |at| &out[at..]);
+    &text[..text.find("\n\n").unwrap_or(text.len())]
+}
+
 #[test]
-#[ignore = "needs makedumpfile: CORESIFT_PEERS"]
-fn makedumpfile_prints_the_same_walks() {
+#[ignore = "needs real cores: CORESIFT_LAB; and makedumpfile: CORESIFT_PEERS"]
+fn walks_of_real_cores_and_of_machines_with_five_levels_are_those_of_makedumpfile() {
     let makedumpfile = Path::new(&std::env::var_os("CORESIFT_PEERS").unwrap()).join("bin/makedumpfile");
     for Vtop { place, virt, text, .. } in walks() {
         let mut command = place.command(&makedumpfile);
         let line = ["-d", "1", "--vtop", &format!("{virt:#x}"), "vmcore", "out"];
         let ended: Ended = command.args(line).output().unwrap().into();
         assert!(ended.out.contains(&text), "{virt:#x}: {} instead of {text}", ended.out);
+    }
+    for name in ["6.1-kdump", "7.2-kdump"] {
+        let place = Place::empty();
+        symlink(lab::folder(name).join("vmcore"), place.path("vmcore")).unwrap();
+        let ended = place.run("info --symbol init_task vmcore");
+        let init_task = format!("0x{}", ended.out.split(' ').next().unwrap());
+        // The cpu entry area is mapped by pages; nothing is mapped in a hole and in user space.
+        for virt in [init_task.as_str(), "0xfffffe0000001000", "0xffffe8ffffc00000", "0x7fff00000000", "0xdeadbeef"] {
+            let line = ["--dry-run", "--message-level", "6", "-d", "1", "--vtop", virt, "vmcore", "out"];
+            let theirs: Ended = place.command(&makedumpfile).args(line).output().unwrap().into();
+            let ours = place.makedumpfile(&line.join(" "));
+            assert!(translation(&ours.out).lines().count() >= 4, "{name} {virt}: {}", ours.out);
+            assert_eq!(translation(&ours.out), translation(&theirs.out), "{name} {virt}");
+        }
     }
 }
