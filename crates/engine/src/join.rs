@@ -10,8 +10,8 @@
 //! of an incomplete file goes last, as in a dump.
 
 use crate::descriptors::{Descriptors, Encoded};
-use crate::dump::same_file;
 use crate::error::EngineError;
+use crate::names::same_file;
 use crate::observer::{Event, Observer, Stage};
 use crate::stop::{Stop, StopReason};
 use crate::target::{CopyFailed, Output, Progress, WriteFailed};

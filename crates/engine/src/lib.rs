@@ -24,9 +24,9 @@ mod join;
 mod lock;
 mod log;
 mod merge;
+mod names;
 mod observer;
 mod options;
-mod path_text;
 mod pipeline;
 mod plan;
 mod repair;
@@ -46,7 +46,7 @@ mod worker;
 mod writer;
 
 pub use budget::usable_cpus;
-pub use dump::{dump, dump_input, dump_set, same_file, usage};
+pub use dump::{dump, dump_input, dump_set, usage};
 pub use error::EngineError;
 pub use explain::{
     Explanation, Explanations, Failed, InFile, InKernel, State, Subject, UnknownSubject, explain, explain_set,
@@ -55,9 +55,9 @@ pub use join::{JoinOptions, Joined, JoinedPart, join};
 #[cfg(feature = "measure")]
 pub use lock::{LockTimes, lock_times};
 pub use log::{open_log_file, write_log};
+pub use names::{path_text, same_file};
 pub use observer::{Event, Observer, Silent, Stage};
 pub use options::{Choice, ChoiceError, DumpOptions, Exclusion, Format, StreamFrom, StreamTo, Target, UnknownFormat};
-pub use path_text::path_text;
 pub use repair::{Repair, RepairOptions, repair};
 pub use report::{
     AttemptRow, CheckRow, ChosenRow, ClassRow, ElfRow, GuardRow, LogRow, PartRow, Report, SpaceRow, StageRow,

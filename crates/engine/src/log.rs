@@ -1,9 +1,9 @@
 //! The kernel log of a dump, as lines of text.
 
-use crate::dump::same_file;
+use crate::names::path_text;
+use crate::names::same_file;
 use crate::observer::{Event, Observer};
 use crate::options::{DumpOptions, Target};
-use crate::path_text::path_text;
 use crate::report::LogRow;
 use crate::target::directory;
 use coresift_format::Input;

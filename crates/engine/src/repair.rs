@@ -10,10 +10,10 @@
 //!
 //! Page data of a kdump-compressed file keep their places, so that nothing is compressed anew and pages that share data still do.
 
-use crate::dump::same_file;
 use crate::elf_segments::Placement;
 use crate::elf_writer::ElfWriter;
 use crate::error::EngineError;
+use crate::names::same_file;
 use crate::observer::{Observer, Stage};
 use crate::source::{add_origin, joined};
 use crate::target::{Output, WriteFailed};
@@ -54,7 +54,7 @@ pub struct Repair {
     /// `elf` or `kdump`, with `flattened ` before it where it is wrapped.
     pub container: String,
     /// The repaired dump.
-    #[serde(serialize_with = "crate::path_text::serialize")]
+    #[serde(serialize_with = "crate::names::serialize")]
     pub out: PathBuf,
     /// Whether it holds all that the damaged one promises.
     pub complete: bool,

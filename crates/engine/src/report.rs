@@ -150,7 +150,7 @@ pub struct LogRow {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PartRow {
     /// The file.
-    #[serde(serialize_with = "crate::path_text::serialize")]
+    #[serde(serialize_with = "crate::names::serialize")]
     pub path: PathBuf,
     /// First page frame number,
     pub start_pfn: u64,

@@ -12,10 +12,11 @@
 //! makedumpfile has it: the set is incomplete, whichever part one looks at.
 
 use crate::batches::{BATCH_BYTES, Batches};
-use crate::dump::{Ended, Failed, Run, same_file};
+use crate::dump::{Ended, Failed, Run};
 use crate::error::EngineError;
 use crate::file_writer::FileWriter;
 use crate::lock::Lock;
+use crate::names::same_file;
 use crate::observer::{Event, Observer, Stage};
 use crate::options::Target;
 use crate::pipeline::{Copied, Copying, copy};

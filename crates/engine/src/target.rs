@@ -9,7 +9,7 @@ pub use copy_in::{CopyFailed, Progress};
 pub use limit::{Full, WriteFailed};
 pub use open::directory;
 
-use crate::dump::is_file;
+use crate::names::is_file;
 use crate::room::{Forecast, Room, free};
 use limit::Limit;
 use rustix::fs::FallocateFlags;

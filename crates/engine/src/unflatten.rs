@@ -11,9 +11,9 @@ mod salvage;
 mod sink;
 
 use crate::budget::WORKER_STACK;
-use crate::dump::is_file;
 use crate::error::EngineError;
 use crate::lock::Lock;
+use crate::names::is_file;
 use crate::options::StreamFrom;
 use crate::target::Output;
 use coresift_format::{FLAT_HEADER_LEN, FLAT_SIGNATURE, FlatBlock, FormatError, check_flat_head};

@@ -1,6 +1,7 @@
 //! One attempt at an ELF core: its headers need to know every page, so these are decided to the last before anything is written.
 
-use super::{Ended, Run, neighbours};
+use super::attempt::{Run, neighbours};
+use super::ended::Ended;
 use crate::batches::Pass;
 use crate::bitmap::Bitmap;
 use crate::elf_pages::Asked;

@@ -1,7 +1,7 @@
 //! What each dump level would leave out, without a dump.
 
+use super::attempt::{Run, neighbours};
 use super::elf::zeros;
-use super::{Run, neighbours};
 use crate::bitmap::Bitmap;
 use crate::elf_pages::Asked;
 use crate::error::EngineError;

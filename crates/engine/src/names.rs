@@ -1,11 +1,23 @@
-//! File names as text, for JSON: a name is bytes, and JSON has none.
+//! Names of files: whether two are of one file, and a name as text.
 
 use serde::Serializer;
 use std::fmt::Write;
+use std::fs::{Metadata, metadata};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The name `path`; bytes that are not UTF-8 are written as `\xff`.
+/// Whether two names are of one file.
+pub fn same_file(one: &Path, other: &Path) -> bool {
+    metadata(one).is_ok_and(|one| is_file(&one, other))
+}
+
+/// Whether `other` is a name of the file `one`.
+pub fn is_file(one: &Metadata, other: &Path) -> bool {
+    metadata(other).is_ok_and(|other| (one.dev(), one.ino()) == (other.dev(), other.ino()))
+}
+
+/// The name `path` for JSON, which has no bytes: those that are not UTF-8 are written as `\xff`.
 #[must_use]
 pub fn path_text(path: &Path) -> String {
     let mut text = String::new();
