@@ -33,6 +33,9 @@ pub struct UnknownSubject(String);
 /// Lowest address of the kernel's half with 5 levels of page tables; no physical address of x86-64 has more than 52 bits.
 const KERNEL_HALF: u64 = 0xff00_0000_0000_0000;
 
+/// Highest page frame number of the smallest pages there are, of 4 KiB: what is higher has no physical address.
+const MAX_PFN: u64 = u64::MAX >> 12;
+
 impl FromStr for Subject {
     type Err = UnknownSubject;
 
@@ -40,9 +43,10 @@ impl FromStr for Subject {
         let unknown = || UnknownSubject(text.to_owned());
         let hex = |digits: &str| u64::from_str_radix(digits.strip_prefix("0x").unwrap_or(digits), 16).ok();
         let number = |text: &str| if text.starts_with("0x") { hex(text) } else { text.parse().ok() };
+        let frame = |text: &str| number(text).filter(|n| *n <= MAX_PFN).map(|n| Self::Pfn(Pfn(n)));
         if let Some((kind, rest)) = text.split_once(':') {
             return match kind {
-                "pfn" => number(rest).map(|n| Self::Pfn(Pfn(n))),
+                "pfn" => frame(rest),
                 "phys" => hex(rest).map(|n| Self::Physical(PhysAddr(n))),
                 "virt" => hex(rest).map(|n| Self::Virtual(VirtAddr(n))),
                 _ => None,
@@ -58,7 +62,7 @@ impl FromStr for Subject {
             });
         }
         if text.starts_with(|c: char| c.is_ascii_digit()) {
-            return number(text).map(|n| Self::Pfn(Pfn(n))).ok_or_else(unknown);
+            return frame(text).ok_or_else(unknown);
         }
         let symbol = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.$".contains(c));
         if symbol { Ok(Self::Symbol(text.to_owned())) } else { Err(unknown()) }
@@ -89,6 +93,7 @@ mod tests {
             ("4711", pfn(4711)),
             ("pfn:4711", pfn(4711)),
             ("pfn:0x1267", pfn(0x1267)),
+            ("pfn:0xfffffffffffff", pfn(0xf_ffff_ffff_ffff)),
             ("0x1267000", phys(0x126_7000)),
             ("phys:1267000", phys(0x126_7000)),
             ("0xfeffffffffffffff", phys(0xfeff_ffff_ffff_ffff)),
@@ -98,7 +103,18 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Subject>(), expected, "{text}");
         }
-        for text in ["", "0x", "12k", "page:1", "a b", "pfn:", "0x10000000000000000", "-1"] {
+        for text in [
+            "",
+            "0x",
+            "12k",
+            "page:1",
+            "a b",
+            "pfn:",
+            "0x10000000000000000",
+            "-1",
+            "18446744073709551615",
+            "pfn:0x10000000000000",
+        ] {
             assert!(text.parse::<Subject>().is_err(), "{text}");
         }
     }
