@@ -6,7 +6,7 @@ use crate::memmap::MemMap;
 use crate::page::PageRules;
 use crate::paging::Paging;
 use crate::search::find_in_memory;
-use crate::space::{AddressSpace, check_machine, image_segment};
+use crate::space::{AddressSpace, check_machine, image_range};
 use crate::symbols::{self, Symbols, Wanted};
 use crate::version::KernelVersion;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
@@ -155,7 +155,7 @@ impl Kernel {
             paging: boot.space.paging,
             phys_base: boot.space.phys_base,
             base: boot.space.base,
-            image: image_segment(input).map(|s| VirtAddr(s.vaddr)..VirtAddr(s.vaddr).plus(s.mem_size)),
+            image: image_range(input),
             memmap,
             rules,
             symbols,

@@ -5,6 +5,7 @@ use crate::paging::{Paging, X86_64_4, X86_64_5};
 use crate::virt::{KernelReader, VirtAddr};
 use crate::vmcoreinfo::VmcoreInfo;
 use coresift_format::{Bits, Endian, Input, Machine, PageSize, PhysAddr, PhysicalMemory, Segment};
+use std::ops::Range;
 
 /// Where the kernel image is mapped: `__START_KERNEL_map` of x86-64.
 pub const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
@@ -113,9 +114,19 @@ pub(crate) fn check_machine(input: &Input) -> Result<()> {
     Err(KernelError::Architecture { machine: input.machine().to_string() })
 }
 
-/// The program header of the kernel image.
+/// The (first) program header of the kernel image.
 pub(crate) fn image_segment(input: &Input) -> Option<&Segment> {
     input.segments().iter().find(|s| s.vaddr >= START_KERNEL_MAP && s.paddr != u64::MAX)
+}
+
+/// Where the program headers have the kernel image: one has all of it in /proc/vmcore, several have what was kept in a core that was filtered.
+pub(crate) fn image_range(input: &Input) -> Option<Range<VirtAddr>> {
+    let first = image_segment(input)?;
+    let at = |s: &Segment| s.vaddr.wrapping_sub(s.paddr);
+    let parts = input.segments().iter().filter(|s| s.vaddr >= START_KERNEL_MAP && at(s) == at(first));
+    let (start, end) =
+        parts.fold((u64::MAX, 0), |(start, end), s| (s.vaddr.min(start), s.vaddr.saturating_add(s.mem_size).max(end)));
+    Some(VirtAddr(start)..VirtAddr(end))
 }
 
 /// Values that phys_base may have, the best source first. VMCOREINFO's own number may be zero or negative; absent is something else.

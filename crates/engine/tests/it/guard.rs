@@ -2,7 +2,7 @@
 
 use crate::common::{check_pages, core, dump, exclusion, kept, mark, options, same_pages, struct_page};
 use crate::reader::Dump;
-use coresift_engine::Report;
+use coresift_engine::{DumpOptions, Format, Report};
 use coresift_format::Input;
 use coresift_kernel::Kernel;
 use coresift_synth::{Image, KernelLayout, Leaf, Machine, Model, PAGE};
@@ -41,6 +41,25 @@ fn c07_pages_of_the_kernel_image_are_kept_whatever_they_look_like() {
                 "{name}: counted as what they look like"
             );
         }
+    }
+}
+
+#[test]
+fn the_kernel_image_is_kept_too_when_an_elf_core_has_it_in_several_headers() {
+    for name in ["5.10", "6.12"] {
+        let mut image = Machine::b0(KernelLayout::get(name)).build();
+        let pages = image.image.clone();
+        for pfn in pages.clone() {
+            disguise(&mut image, pfn, false);
+        }
+        let poisoned = pages.start + 3;
+        let hwpoison = 1 << image.layout.flags.hwpoison;
+        mark(&mut image, poisoned, hwpoison, None);
+        let direct = Dump::read(dump(core(&image), &options(31)).1);
+        assert!(!direct.kept.contains(&poisoned) && direct.kept.contains(&(poisoned + 1)));
+        let elf = dump(core(&image), &DumpOptions { format: Format::Elf, ..options(31) }).1;
+        let again = Dump::read(dump(elf, &options(31)).1);
+        same_pages(&image, &again.kept, &direct.kept, name);
     }
 }
 

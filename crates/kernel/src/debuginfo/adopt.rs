@@ -315,7 +315,7 @@ impl Place {
 
 /// The loads (see [`Place::load`]) by which what is at `link` without any is in the memory that the file holds: as many as it has
 /// 2 MiB, whatever addresses it claims.
-fn loads(memory: &dyn PhysicalMemory, link: PhysAddr) -> impl Iterator<Item = u64> + '_ {
+fn loads(memory: &dyn PhysicalMemory, link: PhysAddr) -> impl Iterator<Item = u64> {
     let page = memory.page_size().bytes() as u64;
     let within = move |(start, end): (Pfn, Pfn)| {
         let load_to = |pfn: Pfn| i64::try_from(pfn.0.checked_mul(page)?).ok()?.checked_sub_unsigned(link.0);
@@ -323,7 +323,8 @@ fn loads(memory: &dyn PhysicalMemory, link: PhysAddr) -> impl Iterator<Item = u6
         let first = before.checked_add(1)?.checked_mul(ALIGN.cast_signed())?;
         Some((first..load_to(end)?).step_by(ALIGN as usize).map(i64::cast_unsigned))
     };
-    memory.stored().all_runs().filter_map(within).flatten()
+    let runs: Vec<(Pfn, Pfn)> = memory.data().all_runs().collect();
+    runs.into_iter().filter_map(within).flatten()
 }
 
 /// The image is not loaded below its link address by more than that leaves of physical memory.
