@@ -41,8 +41,8 @@ fn tell(event: Event, mut say: impl FnMut(&str)) {
             let where_to = full.limit().map_or(String::new(), |bytes| format!(" into {bytes} bytes"));
             say(&format!("the dump does not fit{where_to}; trying dump level {level}"));
         }
-        Event::LevelRaised { asked, input, recorded } => say(&format!(
-            "the input was made with dump level {input}, so that the dump has level {recorded}, not {asked}"
+        Event::LevelRaised { input, recorded, .. } => say(&format!(
+            "the input was made with dump level {input}: what that left out is not in the dump either, whose level is {recorded}"
         )),
         // Notes stand in the report.
         Event::Note(_) => {}

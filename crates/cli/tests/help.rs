@@ -82,3 +82,30 @@ fn a_command_line_that_cannot_be_used_ends_with_64() {
         assert!(!place.has("out"), "{line}");
     }
 }
+
+#[test]
+fn texts_say_what_is_wrong_in_words_of_the_command_line() {
+    let place = Place::new();
+    assert_eq!(place.run("dump -d 31 vmcore filtered").code, Some(0));
+    for (line, said, code) in [
+        ("dump --threads 0 vmcore out", "there has to be 1 thread at least", 64),
+        ("verify --threads 0 vmcore", "there has to be 1 thread at least", 64),
+        ("repair --threads none vmcore out", "there has to be 1 thread at least", 64),
+        ("verify /dev/null", "/dev/null: this is a device that holds nothing", 1),
+        ("unflatten", "Usage: coresift unflatten [OPTIONS] [STREAM] <OUT>", 64),
+        ("dump -f --format elf --compress zlib vmcore out", "--compress has no effect: ", 0),
+        (
+            "dump -f -d 1 filtered out",
+            "made with dump level 31: what that left out is not in the dump either, whose level is 31",
+            0,
+        ),
+    ] {
+        let ended = place.run(line);
+        assert!(ended.err.contains(said), "{line}: {}", ended.err);
+        assert_eq!(ended.code, Some(code), "{line}: {}", ended.err);
+    }
+    for line in ["dump -f --format elf vmcore out", "dump -f filtered out"] {
+        let ended = place.run(line);
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{line}");
+    }
+}

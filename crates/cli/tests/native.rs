@@ -79,7 +79,11 @@ fn a_dump_that_does_not_fit_ends_with_3_and_its_report() {
     let ended = place.shell("ulimit -f 400; $P dump --json -d 0 --compress none vmcore out");
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert_eq!(report(&ended)["complete"], false);
-    assert!(ended.err.starts_with("coresift: no space left on out: "), "{}", ended.err);
+    assert!(
+        ended.err.starts_with("coresift: the largest size of a file (ulimit -f) was reached in out: "),
+        "{}",
+        ended.err
+    );
     assert!(ended.err.contains("\ncoresift:   next: "), "{}", ended.err);
     let info = place.info("out");
     assert_eq!(info["complete"], false);

@@ -223,10 +223,11 @@ impl Source {
         let recorded = self.input.level().and_then(|level| u8::try_from(level).ok()).and_then(DumpLevel::new);
         let before = recorded.filter(|_| self.input.kdump_header().is_none_or(|(header, _)| header.header_version > 0));
         // What cannot be told apart is kept, and the level says so.
+        let wanted = asked.level;
         let asked = if self.kernel.is_some() { asked } else { only_zeros(asked) };
         let Some(before) = before else { return asked };
         let recorded = DumpLevel::new(asked.level.number() | before.number()).unwrap_or(asked.level);
-        if recorded != asked.level {
+        if recorded != asked.level && recorded != wanted {
             observer.event(Event::LevelRaised { asked: asked.level, input: before, recorded });
         }
         Exclusion { classes: asked.classes, level: recorded }

@@ -89,6 +89,7 @@ pub(crate) fn detect(bytes: &dyn Bytes) -> Result<Kind> {
     match row {
         Some(Row { found: Ok(kind), .. }) => Ok(*kind),
         Some(Row { found: Err((found, next)), offset, .. }) => Err(named(found, *offset, next)),
+        None if head.is_empty() && is_device(bytes) => Err(named("a device that holds nothing", 0, "name a dump")),
         None if head.is_empty() => {
             Err(named("an empty file", 0, "nothing was written to it: look at where it came from"))
         }
@@ -102,6 +103,12 @@ pub(crate) fn detect(bytes: &dyn Bytes) -> Result<Kind> {
             head: head.iter().take(16).map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(" "),
         }),
     }
+}
+
+/// Whether the bytes are those of a character device, such as /dev/null.
+fn is_device(bytes: &dyn Bytes) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    bytes.file().and_then(|file| file.metadata().ok()).is_some_and(|file| file.file_type().is_char_device())
 }
 
 #[cfg(test)]

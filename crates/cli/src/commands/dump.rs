@@ -5,6 +5,7 @@ use crate::output::Results;
 use crate::size::Size;
 use crate::{cause, output, progress, report, signals, stdout};
 use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Format, Stop, StreamTo, Target, path_text};
+use coresift_format::codec::Codec;
 use coresift_kernel::debuginfo::DebugFile;
 use coresift_kernel::{ClassSet, DumpLevel, KernelError};
 use std::fs::{Metadata, metadata};
@@ -44,15 +45,16 @@ pub struct Args {
     /// take a level (zstd:9). auto: none, snappy or zstd, by whether the cpus
     /// or the target are measured to be the limit; two runs with it may write
     /// different files (of the same pages), with any other choice they do not
-    #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd", verbatim_doc_comment)]
-    compress: Choice,
+    /// [default: zstd]
+    #[arg(long, value_name = "CODEC[:LEVEL]", verbatim_doc_comment)]
+    compress: Option<Choice>,
     /// What to write: kdump, or elf, which gdb opens too. Pages of an ELF file
     /// are stored as they are, without --compress
     #[arg(long, value_name = "FORMAT", default_value = "kdump", verbatim_doc_comment)]
     format: Format,
     /// Worker threads
     /// [default: one for each usable cpu, fewer when memory is short]
-    #[arg(long, value_name = "N", verbatim_doc_comment)]
+    #[arg(long, value_name = "N", value_parser = super::threads, verbatim_doc_comment)]
     threads: Option<NonZeroUsize>,
     /// Memory to stay within, as 512M [default: a part of what is available]
     #[arg(long, value_name = "SIZE")]
@@ -158,7 +160,7 @@ impl Args {
         Ok(DumpOptions {
             exclude: levels.into_iter().map(|level| Exclusion::new(level, exclude, self.keep)).collect(),
             format: self.format,
-            compression: self.compress,
+            compression: self.compress.unwrap_or(Codec::Zstd.into()),
             threads: self.threads.map(NonZeroUsize::get),
             max_memory: self.max_memory.map(|size| size.0.get()),
             force: self.force,
@@ -196,6 +198,9 @@ pub fn run(args: &Args) -> Exit {
         && let Err(error) = stdout::open()
     {
         return output::ended_on_stdout(Err(error), Exit::Failed);
+    }
+    if args.format == Format::Elf && args.compress.is_some() {
+        output::complain("--compress has no effect: the pages of an ELF core are stored as they are");
     }
     let debug = match args.vmlinux.as_deref().map(DebugFile::vmlinux).transpose() {
         Ok(debug) => debug,

@@ -15,6 +15,7 @@ use crate::output::{complain, ended_on_stdout};
 use crate::stdout;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 /// Turns a crashed Linux machine's memory into a small, correct, readable dump
@@ -55,6 +56,11 @@ fn needs_a_file(out: &Path) -> Result<(), Exit> {
         "OUT cannot be the standard output, for it is not written from beginning to end; name a file (./- for one that is called -)",
     );
     Err(Exit::Usage)
+}
+
+/// Reads the value of --threads.
+fn threads(text: &str) -> Result<NonZeroUsize, &'static str> {
+    text.parse().map_err(|_| "there has to be 1 thread at least")
 }
 
 /// Runs the command line `args`, which begin with the program's name.

@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
     /// Threads [default: one for each usable cpu]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = super::threads)]
     threads: Option<NonZeroUsize>,
     /// Overwrite OUT
     #[arg(short, long)]

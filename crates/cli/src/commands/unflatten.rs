@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Of a stream that is cut short everything that arrived is saved, the mark stays,
 /// and what is lost is listed. (No command needs this: all read flattened files.)
 #[derive(clap::Args)]
-#[command(after_help = help(), verbatim_doc_comment)]
+#[command(after_help = help(), verbatim_doc_comment, override_usage = "coresift unflatten [OPTIONS] [STREAM] <OUT>")]
 pub struct Args {
     /// Overwrite OUT when it exists
     #[arg(short, long)]
@@ -21,9 +21,9 @@ pub struct Args {
     /// Print what was made, and all that is lost, as JSON
     #[arg(long)]
     json: bool,
-    /// The flattened stream, which may be a FIFO or a device; - is the standard
-    /// input, as without STREAM; and the file to write
-    #[arg(value_names = ["STREAM", "OUT"], num_args = 1..=2, required = true, verbatim_doc_comment)]
+    /// STREAM, which may be a FIFO or a device; - is the standard input, as it is
+    /// without STREAM; and OUT, the file to write
+    #[arg(value_name = "STREAM|OUT", num_args = 1..=2, required = true, verbatim_doc_comment)]
     names: Vec<PathBuf>,
 }
 

@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", verbatim_doc_comment)]
     vmlinux: Option<PathBuf>,
     /// Threads [default: one for each usable cpu]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = super::threads)]
     threads: Option<NonZeroUsize>,
     /// Print JSON
     #[arg(long)]
