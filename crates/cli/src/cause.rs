@@ -56,6 +56,7 @@ pub fn text(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coresift_kernel::Mismatch;
 
     #[derive(Debug, thiserror::Error)]
     #[error("{0}")]
@@ -65,6 +66,15 @@ mod tests {
     fn a_cause_that_its_effect_quotes_is_not_repeated() {
         let error = Step("outer", Some(Box::new(Step("middle: inner", Some(Box::new(Step("inner", None)))))));
         assert_eq!(chain(&error).collect::<Vec<_>>(), ["outer", "middle: inner"]);
+    }
+
+    #[test]
+    fn a_vmlinux_of_another_kernel_is_no_reason_to_dump_without_knowing_the_kernel() {
+        let text = || String::new();
+        let mismatch = Mismatch { file: text(), dump: text(), what: "build id", ours: text(), theirs: text() };
+        let error = KernelError::OtherKernel(Box::new(mismatch));
+        let next = advice(&EngineError::Kernel { file: text(), error }).unwrap();
+        assert!(next.contains("the vmlinux of the crashed kernel") && !next.contains("-d 1"), "{next}");
     }
 
     #[test]
