@@ -128,6 +128,14 @@ pub enum EngineError {
         /// What the system said.
         error: io::Error,
     },
+    /// Of a flattened stream not even the headers of the dump inside are there.
+    #[error("{file}: {why}; nothing was saved. Fetch the stream again")]
+    NoDump {
+        /// The stream.
+        file: String,
+        /// How it ends, and what is missing.
+        why: String,
+    },
     /// Page frames of this machine are numbered in a way that is not written yet.
     #[error("{file} is a dump of {machine}, which cannot be written yet; use makedumpfile for it")]
     Machine {

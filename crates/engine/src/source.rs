@@ -393,7 +393,7 @@ fn missing_pages(input: &Input) -> Option<String> {
     } else if input.set_problems().iter().any(|problem| matches!(problem, SetError::Missing { .. })) {
         Some("parts of the split set are missing, and their pages with them".to_owned())
     } else if input.truncated().is_some() {
-        Some("the input is a flattened stream that was cut short; what it lost is missing".to_owned())
+        Some("the input is a flattened stream that was cut short or is damaged; what it lost is missing".to_owned())
     } else {
         input.incomplete().then(|| "the input is itself marked incomplete; what it lacks is missing".to_owned())
     }

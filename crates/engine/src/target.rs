@@ -163,6 +163,16 @@ impl Output {
         }
     }
 
+    /// Removes the file `path`, which this is, also where it existed before: what it held is gone, and nothing usable came of it.
+    pub fn remove(&self, path: &Path) {
+        match (&self.new, &self.kind) {
+            (Some(_), _) => self.remove_new(),
+            // Where it stays it cannot be opened; that is the least of what will be told.
+            (None, Kind::Regular(_)) => drop(std::fs::remove_file(path)),
+            (None, _) => {}
+        }
+    }
+
     /// Empties the target, and makes `0..len` read as zeros. On a file that takes no space yet.
     ///
     /// # Errors
@@ -189,6 +199,17 @@ impl Output {
             Kind::Block(_) => return self.fill(0, len).and_then(|()| self.sync()),
         }
         self.reach(len);
+        Ok(())
+    }
+
+    /// Makes a regular file `len` bytes long.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn cut(&self, len: u64) -> Result<(), WriteFailed> {
+        let Kind::Regular(file) = &self.kind else { return Ok(()) };
+        file.set_len(len).map_err(|error| WriteFailed { done: 0, offset: len, error })?;
+        self.len.store(len, Ordering::Relaxed);
         Ok(())
     }
 

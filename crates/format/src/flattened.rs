@@ -3,6 +3,7 @@
 //! The blocks are indexed once; the file inside is then read through the index, without being unpacked.
 
 mod blocks;
+mod placement;
 mod rearranged;
 
 use crate::bytes::{Bytes, read_exact, read_some};
@@ -12,6 +13,7 @@ use crate::window::Window;
 use crate::{FormatError, Result};
 use blocks::{BLOCK_HEADER, HEADER, check_header};
 pub use blocks::{FLAT_END, FLAT_HEADER_LEN, FLAT_SIGNATURE, FlatBlock, check_flat_head, flat_block, flat_header};
+pub use placement::{Frame, MOST_NAMED, Misplaced, Misplacement};
 pub use rearranged::{MARK_WITHIN, Rearranged, Written, mark_incomplete};
 use std::cmp::Reverse;
 use std::fmt;
@@ -24,6 +26,12 @@ const READ: u64 = 32 << 10;
 /// Writers write many blocks of one size: the header this many blocks ahead is asked for early where the last block's size puts
 /// it, so that a disk has several to fetch at a time.
 const AHEAD: u64 = 16;
+/// Blocks that a stream may have whatever their size,
+const FREE_BLOCKS: usize = 1 << 20;
+/// and bytes that they have on average where there are more. makedumpfile's and QEMU's have 16 KiB and more.
+const BLOCK_BYTES: u64 = 2 << 10;
+/// Places with several blocks that are remembered one by one.
+const MOST_DISPUTED: usize = 1 << 16;
 /// What the system reads at least.
 const PAGE: u64 = 4096;
 
@@ -36,6 +44,11 @@ pub struct FlattenedBytes {
     len: u64,
     truncated: Option<Cut>,
     another: Option<u64>,
+    misplaced: Vec<Misplaced>,
+    /// Bytes of the file that more than one block brings, though each should be written once; ascending.
+    disputed: Vec<Range<u64>>,
+    /// A misplaced block may be one of the bitmaps, so that no page is sure.
+    in_doubt: bool,
 }
 
 /// Where and how a flattened stream ends before its end marker; what came before is usable.
@@ -59,6 +72,8 @@ pub enum CutKind {
     InBlockHeader,
     /// It ends inside a block's data.
     InData,
+    /// It does not end there, but the block cannot belong where it says ([`Misplaced`]).
+    Misplaced(Misplacement),
     /// A block header no writer writes: a negative offset or a size below 1 (the two values), or a block beyond 2^63.
     BadBlock {
         /// The offset as it is in the block header.
@@ -74,6 +89,7 @@ impl fmt::Display for CutKind {
             Self::NoEndMarker => f.write_str("missing: the stream ends there"),
             Self::InBlockHeader => f.write_str("cut inside its header"),
             Self::InData => f.write_str("cut inside its data"),
+            Self::Misplaced(_) => f.write_str("for a place where it cannot belong"),
             Self::BadBlock { offset, size } => write!(f, "of {size} bytes for offset {offset}"),
         }
     }
@@ -87,10 +103,11 @@ impl FlattenedBytes {
     }
 
     /// Indexes a stream in one pass over its block headers. Memory: 24 bytes a block, 16 a hole, up to three times that while it goes
-    /// on.
+    /// on. A stream has [`FREE_BLOCKS`] blocks at the most, or one for each [`BLOCK_BYTES`] of its length: the index takes 24 MiB, or
+    /// 1.2 % of the stream.
     ///
     /// # Errors
-    /// No signature or another type, a stream without a single block, or what the operating system says.
+    /// No signature or another type, a stream without a single block or with more blocks than that, or what the operating system says.
     pub fn open(stream: Arc<dyn Bytes>) -> Result<Self> {
         let head = read_exact(&*stream, "flattened stream header", 0, HEADER.min(stream.len().max(24)))?;
         check_header(stream.name(), &head)?;
@@ -108,8 +125,8 @@ impl FlattenedBytes {
                 next: FETCH_AGAIN,
             });
         }
-        let len = blocks.iter().map(|b| b.end).max().unwrap_or(0);
         blocks.sort_unstable_by_key(|b| b.start);
+        let overlaps = overlaps(&blocks);
         let apart = blocks.windows(2).all(|pair| matches!(pair, [a, b] if a.end <= b.start));
         let mut extents = if apart {
             blocks
@@ -119,17 +136,67 @@ impl FlattenedBytes {
             resolve(blocks)
         };
         extents.shrink_to_fit();
-        let mut written: Vec<Range<u64>> = Vec::new();
-        for e in &extents {
-            match written.last_mut() {
-                Some(run) if run.end == e.start => run.end = e.end,
-                _ => written.push(e.start..e.end),
-            }
-        }
-        written.shrink_to_fit();
         let another =
             end > 0 && read_some(&*stream, "what follows the end marker", end, 16)?.starts_with(FLAT_SIGNATURE);
-        Ok(Self { stream, extents, written, len, truncated, another: another.then_some(end) })
+        let another = another.then_some(end);
+        let (written, misplaced, disputed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut file =
+            Self { stream, extents, written, len: 0, truncated, another, misplaced, disputed, in_doubt: false };
+        file.join();
+        file.judge(overlaps);
+        Ok(file)
+    }
+
+    /// Finds what was written of the extents.
+    fn join(&mut self) {
+        self.written.clear();
+        for e in &self.extents {
+            match self.written.last_mut() {
+                Some(run) if run.end == e.start => run.end = e.end,
+                _ => self.written.push(e.start..e.end),
+            }
+        }
+        self.written.shrink_to_fit();
+        self.len = self.extents.last().map_or(0, |last| last.end);
+    }
+
+    /// Finds blocks that cannot belong where they say; what lies beyond the file's end by its own headers is left out.
+    fn judge(&mut self, overlaps: Vec<(Range<u64>, u64)>) {
+        let head = read_some(self, "main header", 0, MARK_WITHIN as u64).unwrap_or_default();
+        let Some(frame) = Frame::read(self, &head) else { return };
+        let inside = self.extents.partition_point(|e| e.end <= frame.longest);
+        let beyond = self.extents.drain(inside..).map(|e| {
+            let (block, why) = (e.source.saturating_sub(BLOCK_HEADER), Misplacement::Beyond { longest: frame.longest });
+            Misplaced { block, claims: e.start..e.end, why }
+        });
+        self.misplaced.extend(beyond.take(MOST_NAMED));
+        if !self.misplaced.is_empty() {
+            self.join();
+        }
+        let twice = overlaps.into_iter().filter(|(both, _)| both.end > frame.once && both.start < frame.longest);
+        for (claims, block) in twice {
+            if self.misplaced.len() < MOST_NAMED {
+                self.misplaced.push(Misplaced { block, claims: claims.clone(), why: Misplacement::Overlap });
+            }
+            match self.disputed.last_mut() {
+                Some(last) if last.end >= claims.start => last.end = last.end.max(claims.end),
+                _ => self.disputed.push(claims),
+            }
+        }
+        let runs = self.written.iter().filter_map(|run| {
+            let first = find(&self.extents, run.start)?;
+            Some((run.clone(), first.source.saturating_sub(BLOCK_HEADER)))
+        });
+        let behind_gap = frame.behind_gap(runs).filter(|_| self.truncated.is_none());
+        self.misplaced.extend(behind_gap);
+        let has = |range: &Range<u64>| self.next_written(range.start).is_some_and(|run| run.end >= range.end);
+        self.in_doubt = !self.misplaced.is_empty() && frame.in_doubt(&self.disputed, self.len, has);
+    }
+
+    /// Blocks that cannot belong where they say, the first [`MOST_NAMED`] of them: what they should have brought is lost.
+    #[must_use]
+    pub fn misplaced(&self) -> &[Misplaced] {
+        &self.misplaced
     }
 
     /// Offset of another stream that follows behind the end marker of this one, as `cat` of two makes it. (Anything else that
@@ -152,6 +219,24 @@ impl FlattenedBytes {
     }
 }
 
+/// The places where `blocks`, ascending by their start, overlap, each with the offset in the stream of the block that begins there; at
+/// most [`MOST_DISPUTED`], of which the last reaches to the end.
+fn overlaps(blocks: &[Extent]) -> Vec<(Range<u64>, u64)> {
+    let mut found: Vec<(Range<u64>, u64)> = Vec::new();
+    let mut end = 0;
+    for block in blocks {
+        if block.start < end {
+            let (both, full) = (block.start..block.end.min(end), found.len() >= MOST_DISPUTED);
+            match found.last_mut() {
+                Some((last, _)) if full => last.end = last.end.max(both.end),
+                _ => found.push((both, block.source.saturating_sub(BLOCK_HEADER))),
+            }
+        }
+        end = end.max(block.end);
+    }
+    found
+}
+
 /// What a pass over the block headers finds.
 struct Scan {
     /// All blocks in stream order.
@@ -167,6 +252,17 @@ fn scan(stream: &dyn Bytes) -> Result<Scan> {
     let mut headers = Headers { stream, buf: Vec::new(), start: 0, last: HEADER };
     let mut at = HEADER;
     loop {
+        let most = FREE_BLOCKS.max((stream.len() / BLOCK_BYTES) as usize);
+        if blocks.len() > most {
+            return Err(FormatError::BadField {
+                file: stream.name().to_owned(),
+                field: "blocks of the flattened stream",
+                offset: at,
+                value: format!("more than {most}"),
+                rule: format!("no writer makes blocks of less than {BLOCK_BYTES} bytes, and all are indexed in memory"),
+                next: "make a file of it with `coresift unflatten`, which needs no index",
+            });
+        }
         let cut = |kind, lost| Some(Cut { at, kind, lost });
         let left = stream.len().saturating_sub(at);
         if left < BLOCK_HEADER {
@@ -228,6 +324,10 @@ impl Headers<'_> {
 }
 
 impl Cut {
+    pub(crate) fn of_misplaced(block: &Misplaced) -> Self {
+        Self { at: block.block, kind: CutKind::Misplaced(block.why), lost: Some(block.claims.clone()) }
+    }
+
     /// The cut as an error that names the stream `file` of `len` bytes.
     #[must_use]
     pub fn error(&self, file: &str, len: u64) -> FormatError {
@@ -243,6 +343,9 @@ impl Cut {
             (CutKind::InBlockHeader, _) => end_of("block header of the flattened stream", BLOCK_HEADER),
             (CutKind::InData, lost) => {
                 end_of("data block of the flattened stream", lost.as_ref().map_or(0, |l| l.end - l.start))
+            }
+            (CutKind::Misplaced(why), lost) => {
+                Misplaced { block: self.at, claims: lost.clone().unwrap_or_default(), why }.error(file)
             }
             (CutKind::BadBlock { offset, size }, _) => FormatError::BadField {
                 file: file.to_owned(),
@@ -305,7 +408,12 @@ impl Bytes for FlattenedBytes {
 
     fn lacks(&self, range: Range<u64>) -> bool {
         let whole = |run: Range<u64>| run.start <= range.start && run.end >= range.end;
-        self.truncated.is_some() && !self.next_written(range.start).is_some_and(whole)
+        let doubtful = self.truncated.is_some() || !self.misplaced.is_empty();
+        let disputed = self.disputed.get(self.disputed.partition_point(|both| both.end <= range.start));
+        doubtful
+            && (self.in_doubt
+                || disputed.is_some_and(|both| both.start < range.end)
+                || !self.next_written(range.start).is_some_and(whole))
     }
 
     fn next_data(&self, offset: u64) -> u64 {

@@ -177,6 +177,7 @@ impl Input {
         if flattened {
             let unwrapped = FlattenedBytes::open(inner)?;
             cut = unwrapped.truncated().cloned();
+            problems.extend(unwrapped.misplaced().iter().map(|block| block.error(file.name())));
             problems.extend(cut.iter().map(|c| c.error(file.name(), file.len())));
             problems.extend(unwrapped.another().map(|offset| FormatError::OtherFormat {
                 file: file.name().to_owned(),
@@ -185,6 +186,7 @@ impl Input {
                 next: "the first is used; `tail -c +OFFSET | coresift unflatten OUT`, with that offset plus 1, unwraps the next",
             }));
             index = unwrapped.memory();
+            cut = cut.or_else(|| unwrapped.misplaced().first().map(Cut::of_misplaced));
             inner = Arc::new(unwrapped);
             kind = detect(&*inner)?;
         }
@@ -287,7 +289,7 @@ impl Input {
         self.index
     }
 
-    /// How the flattened stream breaks off, where it does.
+    /// How the flattened stream breaks off, where it does, or the first of its blocks that cannot belong where they say.
     #[must_use]
     pub const fn truncated(&self) -> Option<&Cut> {
         self.cut.as_ref()

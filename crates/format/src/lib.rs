@@ -39,8 +39,8 @@ pub use elf_write::{ELF_INCOMPLETE, ElfKind, ElfLayout};
 pub use endian::{Bits, Endian, Field};
 pub use error::{FormatError, Result};
 pub use flattened::{
-    Cut, CutKind, FLAT_END, FLAT_HEADER_LEN, FLAT_SIGNATURE, FlatBlock, FlattenedBytes, MARK_WITHIN, Rearranged,
-    Written, check_flat_head, flat_block, flat_header, mark_incomplete,
+    Cut, CutKind, FLAT_END, FLAT_HEADER_LEN, FLAT_SIGNATURE, FlatBlock, FlattenedBytes, Frame, MARK_WITHIN, MOST_NAMED,
+    Misplaced, Misplacement, Rearranged, Written, check_flat_head, flat_block, flat_header, mark_incomplete,
 };
 pub use input::{Container, Input, erase_info};
 pub use machine::Machine;

@@ -1,5 +1,8 @@
 //! The flattened wrapper: a file as a stream of "write these bytes there".
 
+/// Bytes of a file that its writer may write again when all else is written.
+pub const HEADERS: usize = 1024;
+
 /// How the stream is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Flatten {
@@ -7,7 +10,8 @@ pub struct Flatten {
     pub block: usize,
     /// Which block comes first.
     pub order: BlockOrder,
-    /// Writes every third block twice: wrong bytes reaching into the next block first, the right ones later.
+    /// Writes blocks of the first [`HEADERS`] bytes twice, as writers do: wrong bytes reaching into the next block first, the right
+    /// ones later.
     pub overlap: bool,
     /// Leaves out blocks that are all zero, which a writer never wrote.
     pub skip_zero: bool,
@@ -75,12 +79,12 @@ impl Flatten {
             }
         }
         if self.overlap {
-            for (at, piece) in pieces.iter().step_by(3) {
-                let len = (piece.len() + self.block / 2).min(file.len() - at);
+            for (at, piece) in pieces.iter().filter(|(at, _)| *at < HEADERS).step_by(3) {
+                let len = (piece.len() + self.block / 2).min(file.len().min(HEADERS) - at);
                 flat.push(*at as u64, &vec![0xee; len]);
             }
             // The wrong bytes reached into neighbours that may be holes: those are written, too, then.
-            for (i, piece) in file.chunks(self.block).enumerate() {
+            for (i, piece) in file.chunks(self.block).enumerate().take(HEADERS.div_ceil(self.block)) {
                 if pieces.iter().all(|(at, _)| *at != i * self.block) {
                     flat.push((i * self.block) as u64, piece);
                 }

@@ -1,17 +1,20 @@
 //! `coresift unflatten`.
 
+use super::verify;
 use crate::exit::{self, Exit};
 use crate::text::{bytes, count, rate, seconds};
-use crate::{cause, output};
-use coresift_engine::{StreamFrom, UnflattenOptions, Unflattened, unflatten};
+use crate::{cause, output, signals};
+use coresift_engine::{EngineError, Stop, StreamFrom, UnflattenOptions, Unflattened, unflatten};
 use std::path::{Path, PathBuf};
 
 /// Make a file of a flattened stream
 ///
 /// Reads the stream from STREAM, or from the standard input, and writes the file
 /// inside. Until the stream's end marker has arrived the file is marked incomplete.
-/// Of a stream that is cut short everything that arrived is saved, the mark stays,
-/// and what is lost is listed. (No command needs this: all read flattened files.)
+/// Of a stream that is cut short or damaged, of one that does not fit and on SIGTERM,
+/// SIGINT or SIGHUP everything that arrived is saved, the mark stays, and what is lost
+/// is listed. Where not even the headers of the dump arrived there is no file, and what
+/// OUT was before is left alone. (No command needs this: all read flattened files.)
 #[derive(clap::Args)]
 #[command(after_help = help(), verbatim_doc_comment, override_usage = "coresift unflatten [OPTIONS] [STREAM] <OUT>")]
 pub struct Args {
@@ -54,21 +57,27 @@ pub fn run(args: &Args) -> Exit {
     if let Err(exit) = super::needs_a_file(out) {
         return exit;
     }
-    match unflatten(&stream, out, UnflattenOptions { force: args.force, dry_run: false }) {
+    let stop = Stop::default().on_signal(signals::watch());
+    match unflatten(&stream, out, UnflattenOptions { force: args.force, dry_run: false, stop }) {
         Ok(made) => {
             let exit = if made.complete { Exit::Ok } else { Exit::Incomplete };
             told(&made).iter().for_each(|line| output::complain(line));
             if args.json { output::print_json(&made, exit) } else { output::print(&text(&made, out), exit) }
         }
         Err(error) => {
+            let exit = match &error {
+                EngineError::Write { readable: true, .. } => Exit::Incomplete,
+                EngineError::NoDump { .. } => Exit::Damaged,
+                error => verify::unopened(error, &[]),
+            };
             output::complain_chain(cause::chain(&error), cause::advice(&error));
             if args.json {
                 let causes: Vec<String> = cause::chain(&error).collect();
                 let object =
                     serde_json::json!({ "complete": false, "error": causes.join(": "), "next": cause::advice(&error) });
-                let _told = output::print_json(&object, Exit::Failed);
+                let _told = output::print_json(&object, exit);
             }
-            Exit::Failed
+            exit
         }
     }
 }
@@ -79,7 +88,9 @@ const SHOWN: usize = 10;
 /// What is wrong with a stream and the file made of it, a line each; nothing where all is well.
 pub fn told(made: &Unflattened) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(cut) = &made.cut {
+    lines.extend(made.misplaced.iter().map(|what| format!("{}: {what}", made.input)));
+    if !made.complete {
+        let cut = made.cut.as_ref().map_or("it is damaged", |cut| cut);
         lines.push(format!("{}: {cut}; what arrived is saved, marked incomplete", made.input));
         if made.pages > 0 {
             let descriptors = match made.descriptors_taken_back {

@@ -5,9 +5,9 @@ use super::create::{INCOMPLETE, may_write};
 use super::line::CommandLine;
 use super::messages::{Class, Messages};
 use super::options::Opt;
-use crate::cause;
 use crate::commands::unflatten::told;
-use coresift_engine::{StreamFrom, UnflattenOptions, unflatten};
+use crate::{cause, signals};
+use coresift_engine::{Stop as EngineStop, StreamFrom, UnflattenOptions, unflatten};
 use std::path::Path;
 
 /// Makes the file `output`.
@@ -17,7 +17,11 @@ pub fn rearrange(line: &CommandLine, output: &Path, messages: &Messages) -> Resu
         messages.line(Class::Error, &format!("Can't open the dump file ({name}). {}", cause::text(&error)));
         return Err(Stop::Failed);
     }
-    let options = UnflattenOptions { force: line.has(Opt::Force), dry_run: line.has(Opt::DryRun) };
+    let options = UnflattenOptions {
+        force: line.has(Opt::Force),
+        dry_run: line.has(Opt::DryRun),
+        stop: EngineStop::default().on_signal(signals::watch()),
+    };
     match unflatten(&StreamFrom::Stdin, output, options) {
         Ok(made) => {
             told(&made).iter().for_each(|text| messages.line(Class::Error, text));

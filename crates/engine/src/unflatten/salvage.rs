@@ -15,11 +15,12 @@ const MAX_LISTED: usize = 10_000;
 /// Descriptors that are taken back with one write at the most.
 const AT_A_TIME: usize = 16 << 10;
 
-/// Takes back what the file at `path` says about bytes that are not among those that arrived, `written`, and lists what is lost.
+/// Takes back what the file at `path` says about bytes that are not among those that arrived, `written`, and lists what is lost. Returns
+/// why the file cannot be opened, if that is so.
 ///
 /// # Errors
 /// The file cannot be read or written.
-pub fn salvage(path: &Path, written: Written, made: &mut Unflattened) -> Result<(), EngineError> {
+pub fn salvage(path: &Path, written: Written, made: &mut Unflattened) -> Result<Option<String>, EngineError> {
     if written.lossy() {
         made.notes.push(
             "the blocks are too many and too scattered to be remembered: pages seem lost that are not".to_owned(),
@@ -27,26 +28,16 @@ pub fn salvage(path: &Path, written: Written, made: &mut Unflattened) -> Result<
     }
     match made.container {
         Some("kdump") => kdump(path, written, made),
-        Some(_) => {
-            elf(&Rearranged { file: FileBytes::open(path)?, written }, made);
-            Ok(())
-        }
-        None => {
-            made.notes.push("the headers of the dump did not arrive: what was saved cannot be opened".to_owned());
-            Ok(())
-        }
+        _ => Ok(elf(&Rearranged { file: FileBytes::open(path)?, written }, made)),
     }
 }
 
-fn kdump(path: &Path, written: Written, made: &mut Unflattened) -> Result<(), EngineError> {
+fn kdump(path: &Path, written: Written, made: &mut Unflattened) -> Result<Option<String>, EngineError> {
     let failed = |offset| move |error| EngineError::Write { path: path.to_owned(), offset, error, readable: true };
     let target = File::options().write(true).open(path).map_err(failed(0))?;
     let (table, end) = match KdumpFile::salvage(Arc::new(FileBytes::open(path)?)) {
         Ok(file) => (file.descriptors(), file.first_data()),
-        Err(error) => {
-            made.notes.push(format!("what was saved cannot be opened: {error}"));
-            return Ok(());
-        }
+        Err(error) => return Ok(Some(error.to_string())),
     };
     // Readers that find the table of descriptors cut short give up on all of it; zeros in it are pages lost.
     if made.file_bytes < end {
@@ -79,7 +70,8 @@ fn kdump(path: &Path, written: Written, made: &mut Unflattened) -> Result<(), En
     })?;
     back.flush();
     back.result.map_err(failed(table))?;
-    target.sync_data().map_err(failed(0))
+    target.sync_data().map_err(failed(0))?;
+    Ok(None)
 }
 
 /// Descriptors to be filled with zeros.
@@ -109,17 +101,15 @@ impl TakenBack<'_> {
 }
 
 /// An ELF core has no page descriptors: what its program headers promise and did not arrive is listed.
-fn elf(arrived: &Rearranged, made: &mut Unflattened) {
+fn elf(arrived: &Rearranged, made: &mut Unflattened) -> Option<String> {
     let headers = match ElfHeaders::read(arrived) {
         Ok(headers) => headers,
-        Err(error) => {
-            made.notes.push(format!("what was saved cannot be opened: {error}"));
-            return;
-        }
+        Err(error) => return Some(error.to_string()),
     };
     made.lost.clear();
     // Overlapping segments name their gaps again and again: once the list is full, or all that came was looked at, that is enough.
     let ranges = headers.segments.iter().map(|s| s.file_offset..s.file_offset.saturating_add(s.file_size));
     let gaps = ranges.flat_map(|range| arrived.written.gaps(range)).take(MAX_LISTED);
     made.lost.extend(gaps.map(|gap| LostRange { start: gap.start, end: gap.end, what: "memory of a PT_LOAD" }));
+    None
 }

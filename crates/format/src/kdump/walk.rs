@@ -165,8 +165,9 @@ impl KdumpFile {
             return damaged(Loss::Unwritten, what);
         }
         if self.bytes.lacks(at..at.saturating_add(PageDesc::SIZE as u64)) {
-            let what =
-                format!("its page descriptor at file offset {at} is not wholly in the stream, which was cut short");
+            let what = format!(
+                "its page descriptor at file offset {at} is not wholly in the stream, which was cut short or is damaged"
+            );
             return damaged(Loss::BeyondEnd, what);
         }
         if offset < first_data {
@@ -194,7 +195,7 @@ impl KdumpFile {
         match offset.checked_add(size.into()) {
             Some(end) if end <= len && self.bytes.lacks(offset..end) => damaged(
                 Loss::BeyondEnd,
-                format!("its data at file offset {offset} are not in the stream, which was cut short"),
+                format!("its data at file offset {offset} are not in the stream, which was cut short or is damaged"),
             ),
             Some(end) if end <= len => Ok(codec),
             _ => Err((Loss::BeyondEnd, ReadError::Truncated { pfn, offset, len })),

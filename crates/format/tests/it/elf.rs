@@ -286,7 +286,7 @@ fn data_that_no_block_of_a_flattened_stream_brings_are_lost() {
         (0, &elf[..]),
         (0x10_0000, &page_of(2, 0x1800)[..]),
         (0x10_3800, &page_of(3, 0x800)[..]),
-        (1 << 58, &last[..]),
+        (0x10_0000 + (1 << 57), &last[..]),
     ]);
     let input = open(stream);
     let core = input.as_elf().unwrap();
