@@ -133,12 +133,6 @@ pub fn unflatten(from: &StreamFrom, out: &Path, options: UnflattenOptions) -> Re
         );
         return Err(EngineError::TargetOpen { path: out.to_owned(), error });
     }
-    output.empty(0).map_err(|failed| EngineError::Write {
-        path: out.to_owned(),
-        offset: failed.offset,
-        error: failed.error,
-        readable: false,
-    })?;
     let sink = Lock::new("unflatten", Sink::new(output));
     let end = copy(&mut stream, &sink);
     let mut made = Unflattened { input: stream.name.clone(), ..Unflattened::default() };

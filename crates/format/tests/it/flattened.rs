@@ -221,3 +221,37 @@ fn blocks_of_all_sizes_are_found_in_a_file() {
     assert!(inside.truncated().is_none());
     assert!(all(&inside) == plain);
 }
+
+/// A stream of blocks of one byte, of 2 GiB.
+struct Tiny;
+
+impl Bytes for Tiny {
+    fn name(&self) -> &str {
+        "tiny"
+    }
+    fn len(&self) -> u64 {
+        2 << 30
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        let head = flatten([]);
+        for (at, byte) in (offset..).zip(buf.iter_mut()) {
+            let (block, place) = (at.wrapping_sub(4096) / 17, at.wrapping_sub(4096) % 17);
+            *byte = match place as usize {
+                _ if at < 4096 => head[at as usize],
+                place @ 0..8 => block.to_be_bytes()[place],
+                8..15 => 0,
+                _ => 1,
+            };
+        }
+        Ok(buf.len())
+    }
+    fn window(&self, _offset: u64, _len: usize) -> Option<coresift_format::Window> {
+        None
+    }
+}
+
+#[test]
+fn an_index_that_would_outgrow_its_stream_is_refused() {
+    let error = FlattenedBytes::open(Arc::new(Tiny)).err().unwrap().to_string();
+    assert!(error.contains("more than 1048576") && error.contains("coresift unflatten"), "{error}");
+}
