@@ -9,6 +9,7 @@ mod allocator;
 mod cause;
 mod commands;
 mod exit;
+mod failure;
 mod makedumpfile;
 mod output;
 mod progress;

@@ -67,6 +67,6 @@ pub use stop::{Stop, StopReason};
 pub use target::Full;
 pub use unflatten::{LostPages, LostRange, UnflattenOptions, Unflattened, unflatten};
 pub use verify::{
-    Check, DebuggerStep, DebuggerView, Fault, PageCounts, PageProblem, Verdict, Verification, VerifyOptions, verify,
-    verify_set,
+    Check, DebuggerStep, DebuggerView, Fault, PageCounts, PageProblem, Verdict, Verification, VerifyOptions, lone_part,
+    verify, verify_set,
 };

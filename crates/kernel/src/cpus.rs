@@ -23,6 +23,8 @@ pub struct NoteCpus {
     pub possible: u32,
     /// `None` where no cpu, or more than one, saved the bytes of the note.
     pub notes: Vec<Option<u32>>,
+    /// Notes whose bytes no cpu saved, where any saved some: a machine that was not crashed by its kernel saved none.
+    pub unsaved: usize,
 }
 
 impl NoteCpus {
@@ -67,7 +69,14 @@ impl NoteCpus {
         };
         let saved: Vec<Option<Vec<u8>>> = saved.iter().map(|raw| raw.as_deref().and_then(registers)).collect();
         let found = Notes::new(input.notes(), endian).filter(|note| note.name == b"CORE" && note.kind == NT_PRSTATUS);
-        Ok(Self { possible, notes: found.map(|note| owner(note.desc, &saved)).collect() })
+        let found: Vec<&[u8]> = found.map(|note| note.desc).collect();
+        let unsaved = |desc: &&&[u8]| !saved.iter().any(|saved| saved.as_deref() == Some(**desc));
+        let any = saved.iter().any(Option::is_some);
+        Ok(Self {
+            possible,
+            unsaved: if any { found.iter().filter(unsaved).count() } else { 0 },
+            notes: found.iter().map(|desc| owner(desc, &saved)).collect(),
+        })
     }
 }
 

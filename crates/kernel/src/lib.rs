@@ -22,6 +22,7 @@ mod kernel;
 mod memmap;
 pub mod modules;
 pub mod nodes;
+mod own_info;
 mod page;
 mod paging;
 pub mod printk;

@@ -23,6 +23,9 @@ const ITEMS: [(&str, u32); 3] = [("NR_LRU_BASE", 0), ("NR_SLAB_RECLAIMABLE_B", 5
 /// Items of `vm_node_stat`.
 const ITEM_COUNT: u64 = 48;
 
+/// The pointer to the text that the VMCOREINFO note is made of.
+pub(crate) const VMCOREINFO_DATA: &str = "vmcoreinfo_data";
+
 /// Places all of it in the image, whose other objects are there already.
 pub(crate) fn place(ram: &mut Ram, image: &mut KernelImage, page_offset: u64, cpus: u32, populations: &[Population]) {
     parts(image);
@@ -33,6 +36,7 @@ pub(crate) fn place(ram: &mut Ram, image: &mut KernelImage, page_offset: u64, cp
     let at = image.object(ram, "__start_BTF", btf.len() as u64, 8);
     image.write(ram, at, &btf);
     image.alias("__stop_BTF", at + btf.len() as u64);
+    image.object(ram, VMCOREINFO_DATA, 8, 8);
 }
 
 /// Text, read-only data and data without gaps; then what is given back.

@@ -1,7 +1,8 @@
 //! `coresift info --symbol` and `--struct`: what the dump says of its kernel's names.
 
 use crate::exit::Exit;
-use crate::{cause, output};
+use crate::failure::Failing;
+use crate::output;
 use coresift_format::Input;
 use coresift_kernel::VirtAddr;
 use coresift_kernel::debuginfo::{Answers, DebugFile, FoundSymbol, open_kernel};
@@ -41,9 +42,8 @@ pub fn run(questions: &Questions, dump: &[PathBuf], json: bool) -> Exit {
     match answer(questions, dump, json) {
         Ok(exit) => exit,
         Err(error) => {
-            let other_kernel = matches!(error.downcast_ref(), Some(KernelError::OtherKernel(_)));
-            output::complain_chain(cause::chain(&*error), advice(&*error));
-            if other_kernel { Exit::OtherKernel } else { Exit::Failed }
+            let advice = advice(&*error);
+            Failing::new(dump, json).any(error, advice)
         }
     }
 }

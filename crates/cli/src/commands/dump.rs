@@ -1,13 +1,13 @@
 //! `coresift dump`.
 
 use crate::exit::{self, Exit};
+use crate::failure::{self, Failing};
 use crate::output::Results;
 use crate::size::Size;
 use crate::{cause, output, progress, report, signals, stdout};
-use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Format, Stop, StreamTo, Target, path_text};
+use coresift_engine::{Choice, DumpOptions, EngineError, Exclusion, Format, Stop, StreamTo, Target};
 use coresift_format::codec::Codec;
-use coresift_kernel::debuginfo::DebugFile;
-use coresift_kernel::{ClassSet, DumpLevel, KernelError};
+use coresift_kernel::{ClassSet, DumpLevel};
 use std::fs::{Metadata, metadata};
 use std::io::{self, IsTerminal};
 use std::num::NonZeroUsize;
@@ -202,16 +202,14 @@ pub fn run(args: &Args) -> Exit {
     if args.format == Format::Elf && args.compress.is_some() {
         output::complain("--compress has no effect: the pages of an ELF core are stored as they are");
     }
-    let debug = match args.vmlinux.as_deref().map(DebugFile::vmlinux).transpose() {
+    let inputs: Vec<PathBuf> = std::iter::once(&args.vmcore).chain(&args.parts).cloned().collect();
+    let failing = Failing { inputs: &inputs, json: args.json.then_some(results) };
+    let debug = match super::verify::debug_file(args.vmlinux.as_deref(), failing) {
         Ok(debug) => debug,
-        Err(error) => {
-            output::complain_chain(cause::chain(&error), None);
-            return Exit::Failed;
-        }
+        Err(exit) => return exit,
     };
     let options = DumpOptions { debug, ..options };
     let progress = progress::new();
-    let inputs: Vec<PathBuf> = std::iter::once(&args.vmcore).chain(&args.parts).cloned().collect();
     let result = coresift_engine::dump_set(&inputs, &target, &options, &*progress);
     progress.finish();
     let (report, exit) = match result {
@@ -220,17 +218,12 @@ pub fn run(args: &Args) -> Exit {
             (report, exit)
         }
         Err(error) => {
+            let exit = failure::exit_of(&error, &inputs);
+            let (EngineError::NoSpace { report, .. } | EngineError::Stopped { report, .. }) = &error else {
+                return failing.engine(&error);
+            };
             output::complain_chain(cause::chain(&error), cause::advice(&error));
-            match error {
-                EngineError::NoSpace { report, readable, .. } | EngineError::Stopped { report, readable, .. } => {
-                    (*report, if readable { Exit::Incomplete } else { Exit::Failed })
-                }
-                EngineError::Kernel { error: KernelError::OtherKernel(_), .. } => {
-                    return failure(args, results, &error, Exit::OtherKernel);
-                }
-                EngineError::Write { readable: true, .. } => return failure(args, results, &error, Exit::Incomplete),
-                _ => return failure(args, results, &error, Exit::Failed),
-            }
+            ((**report).clone(), exit)
         }
     };
     if args.json {
@@ -240,19 +233,4 @@ pub fn run(args: &Args) -> Exit {
     // A report for people that cannot be printed makes the dump no worse: kdump scripts must not throw it away for that. Of a dry run
     // the report is all there is.
     if args.dry_run { told } else { exit }
-}
-
-/// Ends a run that has no report: with `--json` scripts get an object all the same.
-fn failure(args: &Args, results: Results, error: &EngineError, exit: Exit) -> Exit {
-    if args.json {
-        let causes: Vec<String> = cause::chain(error).collect();
-        let object = serde_json::json!({
-            "complete": false,
-            "input": path_text(&args.vmcore),
-            "error": causes.join(": "),
-            "next": cause::advice(error),
-        });
-        let _told = results.print_json(&object, exit);
-    }
-    exit
 }

@@ -2,8 +2,9 @@
 
 use super::verify;
 use crate::exit::{self, Exit};
+use crate::failure::Failing;
+use crate::output;
 use crate::text::count;
-use crate::{cause, output};
 use coresift_engine::{Explanation, Explanations, InFile, InKernel, State, Subject};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -51,20 +52,18 @@ Examples:
 }
 
 pub fn run(args: &Args) -> Exit {
-    let debug = match verify::debug_file(args.vmlinux.as_deref()) {
+    let files: Vec<PathBuf> = std::iter::once(&args.dump).chain(&args.parts).cloned().collect();
+    let failing = Failing::new(&files, args.json);
+    let debug = match verify::debug_file(args.vmlinux.as_deref(), failing) {
         Ok(debug) => debug,
         Err(exit) => return exit,
     };
-    let files: Vec<PathBuf> = std::iter::once(&args.dump).chain(&args.parts).cloned().collect();
     match coresift_engine::explain_set(&files, &args.pages, debug.as_ref()) {
         Ok(found) => {
             let exit = if found.failed.is_empty() { Exit::Ok } else { Exit::Failed };
             if args.json { output::print_json(&found, exit) } else { output::print(&report(&found), exit) }
         }
-        Err(error) => {
-            output::complain_chain(cause::chain(&error), None);
-            verify::unopened(&error, &files)
-        }
+        Err(error) => failing.engine(&error),
     }
 }
 

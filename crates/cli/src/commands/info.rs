@@ -2,14 +2,17 @@
 
 use super::ask::{self, Questions};
 use crate::exit::{self, Exit};
-use crate::{cause, output, text};
+use crate::failure::Failing;
+use crate::{output, text};
+use coresift_engine::lone_part;
 use coresift_format::codec::Codec;
 use coresift_format::kdump::{DescriptorCounts, KdumpFile};
-use coresift_format::{ElfCore, FormatError, Input, PageSize};
+use coresift_format::{ElfCore, FileBytes, FormatError, Input, PageSize};
 use coresift_kernel::{Kernel, NoteCpus, VmcoreInfo, field};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Say what a dump is and what it holds
 ///
@@ -51,10 +54,7 @@ pub fn run(args: &Args) -> Exit {
     match Info::read(&args.dump) {
         Ok(info) if args.json => output::print_json(&info, Exit::Ok),
         Ok(info) => output::print(&info.text(), Exit::Ok),
-        Err(error) => {
-            output::complain_chain(cause::chain(&error), None);
-            Exit::Failed
-        }
+        Err(error) => Failing::new(&args.dump, args.json).format(error),
     }
 }
 
@@ -62,13 +62,11 @@ pub fn run(args: &Args) -> Exit {
 const RANGES_SHOWN: usize = 16;
 
 /// What the descriptors of all files of a dump say.
-fn counts(files: &[KdumpFile]) -> Result<Option<DescriptorCounts>, FormatError> {
-    let mut all: Option<DescriptorCounts> = None;
-    for file in files {
-        let counts = file.count_descriptors()?;
-        all.get_or_insert_default().add(&counts);
-    }
-    Ok(all)
+fn counts(files: &[KdumpFile]) -> Option<DescriptorCounts> {
+    files.iter().map(KdumpFile::count_descriptors).reduce(|mut all, more| {
+        all.add(&more);
+        all
+    })
 }
 
 /// What a dump is and holds. In JSON any field may be absent in a later version; null is "not said by the file".
@@ -101,6 +99,8 @@ struct Info {
     part: Option<[u64; 2]>,
     /// Number of this part, counted from 1, and of all parts, where the part tells.
     part_number: Option<[u32; 2]>,
+    /// Of a part that was read without the others, which it is.
+    lone_part: Option<String>,
     /// Number of parts read together.
     parts: usize,
     pages: Pages,
@@ -139,8 +139,10 @@ struct Pages {
     unwritten: u64,
     /// or lie beyond the end of the file,
     beyond_end: u64,
-    /// or have a descriptor that cannot be true.
+    /// or have a descriptor that cannot be true,
     damaged: u64,
+    /// or one that the operating system cannot read.
+    unreadable: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -151,21 +153,25 @@ struct CodecRow {
 
 impl Info {
     fn read(paths: &[PathBuf]) -> Result<Self, FormatError> {
-        let mut input = Input::open_parts(paths)?;
+        let mut input = match paths {
+            [path] => Input::salvage(Arc::new(FileBytes::open(path)?))?,
+            parts => Input::open_parts(parts)?,
+        };
         let text = input.vmcoreinfo().map(<[u8]>::to_vec);
         let vmcoreinfo = text.as_deref().map(VmcoreInfo::parse).unwrap_or_default();
         let mut problems: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
         if let Some(page) = vmcoreinfo.text("PAGESIZE").and_then(|v| v.parse().ok()).and_then(PageSize::new) {
             problems.extend(input.set_page_size(page).err().map(|error| error.to_string()));
         }
-        let counts = counts(input.kdump_files())?;
+        let counts = counts(input.kdump_files());
         let pages = Pages::of(&input, counts.as_ref());
         let header = input.kdump_header();
         let crash_time = header
             .map(|(header, _)| header.tv_sec)
             .filter(|seconds| *seconds > 0)
             .or_else(|| vmcoreinfo.text("CRASHTIME").and_then(|v| v.parse().ok()));
-        let lost = pages.unwritten + pages.beyond_end + pages.damaged;
+        let lost = pages.unwritten + pages.beyond_end + pages.damaged + pages.unreadable;
+        let lone_part = lone_part(&input);
         let page_size = input.memory().page_size().bytes() as u64;
         Ok(Self {
             file: input.name().to_owned(),
@@ -173,7 +179,11 @@ impl Info {
             container: input.container().name(),
             version: header.map(|(header, _)| header.header_version),
             flattened: input.flattened(),
-            complete: !input.incomplete() && input.truncated().is_none() && lost == 0,
+            complete: !input.incomplete()
+                && input.truncated().is_none()
+                && lost == 0
+                && lone_part.is_none()
+                && !cut(&input),
             marked_incomplete: input.incomplete(),
             problems,
             machine: input.machine().to_string(),
@@ -185,6 +195,7 @@ impl Info {
             compression: header.map(|(header, _)| codecs_named(header.status)),
             part: input.as_kdump().and_then(|file| file.part()).map(|part| [part.start.0, part.end.0]),
             part_number: input.as_kdump().and_then(|file| file.identity()).map(|known| [known.index + 1, known.count]),
+            lone_part,
             parts: if input.as_kdump().is_some() { 0 } else { input.kdump_files().len() },
             pages,
             hole_note: input.as_elf().and_then(ElfCore::hole_note),
@@ -210,13 +221,7 @@ impl Info {
             row("Problem", problem.clone());
         }
         if !self.complete || !self.problems.is_empty() {
-            row(
-                "Next",
-                format!(
-                    "`coresift verify {0}` reads every page; `coresift repair {0} OUT` makes an openable dump",
-                    self.file
-                ),
-            );
+            row("Next", self.next());
         }
         row("Kernel", self.kernel.release.clone().unwrap_or_else(unknown));
         for (name, value) in
@@ -276,21 +281,41 @@ impl Info {
         }
     }
 
+    /// What to do about a dump that is not all there.
+    fn next(&self) -> String {
+        if self.lone_part.is_some() {
+            return "name all parts; `coresift join PART... OUT` makes one file of them".to_owned();
+        }
+        let (parts, part) = if self.parts > 0 { ("PART...", "PART") } else { (&*self.file, &*self.file) };
+        format!("`coresift verify {parts}` reads every page; `coresift repair {part} OUT` makes an openable dump")
+    }
+
     fn incompleteness(&self) -> String {
-        let Pages { unwritten, beyond_end, damaged, .. } = self.pages;
-        let lost = [(unwritten, "never written"), (beyond_end, "beyond the end of the file"), (damaged, "damaged")];
+        let Pages { unwritten, beyond_end, damaged, unreadable, .. } = self.pages;
+        let lost = [
+            (unwritten, "never written"),
+            (beyond_end, "beyond the end of the file"),
+            (damaged, "damaged"),
+            (unreadable, "that the system cannot read"),
+        ];
         let lost: String = lost
             .iter()
             .filter(|(pages, _)| *pages > 0)
             .map(|(pages, why)| format!("; {} pages {why}", text::count(*pages)))
             .collect();
         let marked = if self.marked_incomplete { "; marked as ended early" } else { "" };
-        format!("no{marked}{lost}")
+        let part = self.lone_part.as_ref().map_or_else(String::new, |part| format!("; {part}"));
+        format!("no{marked}{lost}{part}")
     }
 
     fn size_of(&self, pages: u64) -> String {
         text::bytes(pages.saturating_mul(self.page_size))
     }
+}
+
+/// Whether the file ends before all that it should have.
+fn cut(input: &Input) -> bool {
+    input.problems().iter().any(|problem| matches!(problem, FormatError::CutShort { .. }))
 }
 
 impl Pages {
@@ -316,6 +341,7 @@ impl Pages {
             pages.unwritten = counts.unwritten;
             pages.beyond_end = counts.beyond_end;
             pages.damaged = counts.damaged;
+            pages.unreadable = counts.unreadable;
         }
         pages
     }

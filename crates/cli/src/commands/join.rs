@@ -1,10 +1,10 @@
 //! `coresift join`.
 
-use super::verify;
 use crate::exit::{self, Exit};
+use crate::failure::Failing;
 use crate::text::{bytes, count, seconds};
-use crate::{cause, output, progress, signals};
-use coresift_engine::{EngineError, JoinOptions, Joined, Stop};
+use crate::{output, progress, signals};
+use coresift_engine::{JoinOptions, Joined, Stop};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -59,15 +59,7 @@ pub fn run(args: &Args) -> Exit {
             let exit = if joined.complete { Exit::Ok } else { Exit::Incomplete };
             if args.json { output::print_json(&joined, exit) } else { output::print(&text(&joined, target), exit) }
         }
-        Err(error) => {
-            output::complain_chain(cause::chain(&error), cause::advice(&error));
-            match error {
-                EngineError::Write { readable: true, .. } | EngineError::Interrupted { readable: true, .. } => {
-                    Exit::Incomplete
-                }
-                error => verify::unopened(&error, parts),
-            }
-        }
+        Err(error) => Failing::new(parts, args.json).engine(&error),
     }
 }
 

@@ -1,11 +1,11 @@
 //! `coresift log`.
 
 use crate::exit::{self, Exit};
-use crate::{cause, output, stdout};
+use crate::failure::{self, Failing};
+use crate::{output, stdout};
 use clap::builder::TypedValueParser;
 use coresift_format::Input;
 use coresift_kernel::KernelError;
-use coresift_kernel::debuginfo::DebugFile;
 use coresift_kernel::printk::{KernelLog, LogProblem, Message, Record, Since};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -104,26 +104,20 @@ fn levels(text: &str) -> Result<Levels, String> {
 }
 
 pub fn run(args: &Args) -> Exit {
+    let failing = Failing::new(&args.dump, args.json);
     let input = match Input::open_parts(&args.dump) {
         Ok(input) => input,
-        Err(error) => {
-            output::complain_chain(cause::chain(&error), None);
-            return Exit::Failed;
-        }
+        Err(error) => return failing.format(error),
     };
-    let debug = match args.vmlinux.as_deref().map(DebugFile::vmlinux).transpose() {
+    let debug = match super::verify::debug_file(args.vmlinux.as_deref(), failing) {
         Ok(debug) => debug,
-        Err(error) => {
-            output::complain(&error.to_string());
-            return Exit::Failed;
-        }
+        Err(exit) => return exit,
     };
     let log = match KernelLog::open(&input, debug.as_ref()) {
         Ok(log) => log,
         Err(error) => {
-            let texts = [format!("{}: no kernel log can be read", input.name()), error.to_string()];
-            output::complain_chain(texts.into_iter(), advice(&input, &error));
-            return if matches!(error, KernelError::OtherKernel(_)) { Exit::OtherKernel } else { Exit::Failed };
+            let causes = vec![format!("{}: no kernel log can be read", input.name()), error.to_string()];
+            return failing.tell(causes, advice(&input, &error), failure::exit_of_kernel(&error));
         }
     };
     log.notes().iter().for_each(|note| output::complain(note));

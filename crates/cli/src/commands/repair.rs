@@ -2,9 +2,10 @@
 
 use super::verify;
 use crate::exit::{self, Exit};
-use crate::text::{self, count};
-use crate::{cause, output, progress};
-use coresift_engine::{Repair, RepairOptions};
+use crate::failure::Failing;
+use crate::text::{bytes, count};
+use crate::{output, progress, signals};
+use coresift_engine::{Repair, RepairOptions, Stop};
 use std::fmt::Write;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -14,7 +15,8 @@ use std::path::PathBuf;
 /// Takes a dump cut anywhere behind its headers, or one with damaged headers, bitmaps,
 /// descriptors or pages, and writes a file that crash, drgn and libkdumpfile open, marked
 /// incomplete. Sound pages are copied as they are; the others are told. DUMP itself is
-/// not touched.
+/// not touched. A page of which it is not certain that the bytes are its own is lost.
+/// Of a split set, each part is repaired by itself.
 ///
 /// Exit code 0: nothing was missing. 3: OUT can be read, and lacks what is told. 4: not
 /// even the headers are left, and nothing was written.
@@ -52,7 +54,8 @@ Examples:
 }
 
 pub fn run(args: &Args) -> Exit {
-    let options = RepairOptions { read_pages: !args.quick, threads: args.threads, force: args.force };
+    let stop = Stop::default().on_signal(signals::watch());
+    let options = RepairOptions { read_pages: !args.quick, threads: args.threads, force: args.force, stop };
     let progress = progress::new();
     let result = coresift_engine::repair(&args.dump, &args.out, &options, &*progress);
     progress.finish();
@@ -61,10 +64,7 @@ pub fn run(args: &Args) -> Exit {
             let exit = if done.complete { Exit::Ok } else { Exit::Incomplete };
             if args.json { output::print_json(&done, exit) } else { output::print(&report(&done), exit) }
         }
-        Err(error) => {
-            output::complain_chain(cause::chain(&error), cause::advice(&error));
-            verify::unopened(&error, std::slice::from_ref(&args.dump))
-        }
+        Err(error) => Failing::new(std::slice::from_ref(&args.dump), args.json).engine(&error),
     }
 }
 
@@ -72,9 +72,9 @@ pub fn run(args: &Args) -> Exit {
 const LOST_SHOWN: usize = 32;
 
 fn report(done: &Repair) -> String {
-    let mut out = format!("{} ({}, {})\n", done.file, done.container, text::bytes(done.file_bytes));
-    let mut line = |text: String| {
-        let _infallible = writeln!(out, "{text}");
+    let mut text = format!("{} ({}, {})\n", done.file, done.container, bytes(done.file_bytes));
+    let mut line = |one: String| {
+        let _infallible = writeln!(text, "{one}");
     };
     for found in &done.found {
         line(format!("  found    {found}"));
@@ -82,7 +82,11 @@ fn report(done: &Repair) -> String {
     for changed in &done.changed {
         line(format!("  changed  {changed}"));
     }
-    line(format!("  pages    {} of {} saved", count(done.pages.sound), count(done.pages.stored)));
+    let saved = done.pages.sound.saturating_sub(done.unsaved);
+    line(format!("  pages    {} of {} saved", count(saved), count(done.pages.stored)));
+    if let Some(why) = &done.ended {
+        line(format!("  ended    early, by {why}: {} sound pages are not in it", count(done.unsaved)));
+    }
     for (fault, pages) in done.pages.faults().into_iter().filter(|(_, pages)| *pages > 0) {
         line(format!("  lost     {} {}", count(pages), fault.text()));
     }
@@ -92,10 +96,12 @@ fn report(done: &Repair) -> String {
     if done.lost.len() > LOST_SHOWN {
         line(format!("  and {} more, with --json", count((done.lost.len() - LOST_SHOWN) as u64)));
     }
-    line(if done.complete {
-        format!("{} holds all of it.", done.out.display())
-    } else {
-        format!("{} can be read; it is marked incomplete.", done.out.display())
+    let out = done.out.display();
+    line(match (done.complete, &done.part) {
+        (true, None) => format!("{out} holds all of it."),
+        (true, Some(part)) => format!("{out} holds all of {part}."),
+        (false, None) => format!("{out} can be read; it is marked incomplete."),
+        (false, Some(part)) => format!("{out} can be read; it is marked incomplete. It is {part}."),
     });
-    out
+    text
 }

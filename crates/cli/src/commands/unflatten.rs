@@ -1,10 +1,10 @@
 //! `coresift unflatten`.
 
-use super::verify;
 use crate::exit::{self, Exit};
+use crate::failure::Failing;
 use crate::text::{bytes, count, rate, seconds};
-use crate::{cause, output, signals};
-use coresift_engine::{EngineError, Stop, StreamFrom, UnflattenOptions, Unflattened, unflatten};
+use crate::{output, signals};
+use coresift_engine::{Stop, StreamFrom, UnflattenOptions, Unflattened, unflatten};
 use std::path::{Path, PathBuf};
 
 /// Make a file of a flattened stream
@@ -65,19 +65,11 @@ pub fn run(args: &Args) -> Exit {
             if args.json { output::print_json(&made, exit) } else { output::print(&text(&made, out), exit) }
         }
         Err(error) => {
-            let exit = match &error {
-                EngineError::Write { readable: true, .. } => Exit::Incomplete,
-                EngineError::NoDump { .. } => Exit::Damaged,
-                error => verify::unopened(error, &[]),
+            let input: Vec<PathBuf> = match stream {
+                StreamFrom::Path(path) => vec![path],
+                StreamFrom::Stdin => Vec::new(),
             };
-            output::complain_chain(cause::chain(&error), cause::advice(&error));
-            if args.json {
-                let causes: Vec<String> = cause::chain(&error).collect();
-                let object =
-                    serde_json::json!({ "complete": false, "error": causes.join(": "), "next": cause::advice(&error) });
-                let _told = output::print_json(&object, exit);
-            }
-            exit
+            Failing::new(&input, args.json).engine(&error)
         }
     }
 }

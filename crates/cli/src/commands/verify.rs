@@ -1,11 +1,10 @@
 //! `coresift verify`.
 
 use crate::exit::{self, Exit};
+use crate::failure::Failing;
 use crate::text::{self, count};
-use crate::{cause, output, progress};
-use coresift_engine::{DebuggerView, EngineError, PageProblem, Verdict, Verification, VerifyOptions};
-use coresift_format::FormatError;
-use coresift_kernel::KernelError;
+use crate::{output, progress};
+use coresift_engine::{DebuggerView, PageProblem, Verdict, Verification, VerifyOptions};
 use coresift_kernel::debuginfo::DebugFile;
 use std::fmt::Write;
 use std::num::NonZeroUsize;
@@ -13,20 +12,22 @@ use std::path::{Path, PathBuf};
 
 /// Say whether a dump is good
 ///
-/// Looks at headers, bitmaps, page descriptors and notes, and reads and decompresses
-/// every page. What is wrong is told with page frame number, physical address, file
+/// Looks at headers, bitmaps, page descriptors and notes, holds headers and notes
+/// against what the kernel's memory says of the same, and reads and decompresses every
+/// page. What is wrong is told with page frame number, physical address, file
 /// offset and codec flag. (lzo, snappy and zstd pages carry no checksum: a changed byte
 /// that still decompresses is not seen; a zlib page does.) Then opens it as a debugger
 /// would: what it needs first is looked up by name, and the first page that is missing is
 /// told with the rule that left it out.
 ///
-/// Exit code 0: good. 3: the dump ended early or was cut short, and what is there is
-/// sound. 4: it is damaged.
+/// Exit code 0: good. 3: the dump ended early, was cut short, or is one part of a split
+/// set, and what is there is sound; or its kernel is not understood. 4: it is damaged.
 #[derive(clap::Args)]
 #[command(after_help = help(), verbatim_doc_comment)]
 pub struct Args {
-    /// Look at what describes the pages only, do not read them
-    #[arg(long)]
+    /// Look at what describes the pages only, do not read them, nor compare the places
+    /// of their data
+    #[arg(long, verbatim_doc_comment)]
     quick: bool,
     /// The kernel's vmlinux with debug information, for symbols and types that the
     /// dump does not tell or has lost; exit code 2 when it is that of another kernel
@@ -57,7 +58,8 @@ Examples:
 }
 
 pub fn run(args: &Args) -> Exit {
-    let debug = match debug_file(args.vmlinux.as_deref()) {
+    let failing = Failing::new(&args.dump, args.json);
+    let debug = match debug_file(args.vmlinux.as_deref(), failing) {
         Ok(debug) => debug,
         Err(exit) => return exit,
     };
@@ -67,47 +69,29 @@ pub fn run(args: &Args) -> Exit {
     progress.finish();
     match result {
         Ok(found) if args.json => output::print_json(&found, exit_of(found.verdict)),
-        Ok(found) => output::print(&report(&found), exit_of(found.verdict)),
-        Err(error) => {
-            output::complain_chain(cause::chain(&error), None);
-            unopened(&error, &args.dump)
-        }
+        Ok(found) => output::print(&report(&found, args.dump.len() > 1), exit_of(found.verdict)),
+        Err(error) => failing.engine(&error),
     }
 }
 
 /// The debug information a user gave; where it cannot be read that was told, and how the command ends.
-pub fn debug_file(vmlinux: Option<&Path>) -> Result<Option<DebugFile>, Exit> {
-    vmlinux.map(DebugFile::vmlinux).transpose().map_err(|error| {
-        output::complain_chain(cause::chain(&error), None);
-        Exit::Failed
-    })
+pub fn debug_file(vmlinux: Option<&Path>, failing: Failing<'_>) -> Result<Option<DebugFile>, Exit> {
+    vmlinux.map(DebugFile::vmlinux).transpose().map_err(|error| failing.kernel(&error, None))
 }
 
 const fn exit_of(verdict: Verdict) -> Exit {
     match verdict {
         Verdict::Good => Exit::Ok,
-        Verdict::Incomplete => Exit::Incomplete,
+        // It cannot be said that a debugger finds all it needs.
+        Verdict::NotUnderstood | Verdict::Incomplete => Exit::Incomplete,
         Verdict::Damaged => Exit::Damaged,
-    }
-}
-
-/// How a command ends whose dump cannot even be opened: a damaged dump is something else than one that cannot be read.
-pub fn unopened(error: &EngineError, dump: &[PathBuf]) -> Exit {
-    let empty = |file: &PathBuf| std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.len() == 0);
-    match error {
-        // Of a transfer that failed at once.
-        EngineError::Input(_) if dump.iter().any(empty) => Exit::Damaged,
-        EngineError::Input(
-            FormatError::CutShort { .. } | FormatError::BadField { .. } | FormatError::Unknown { .. },
-        ) => Exit::Damaged,
-        EngineError::Kernel { error: KernelError::OtherKernel(_), .. } => Exit::OtherKernel,
-        _ => Exit::Failed,
     }
 }
 
 const fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Good => "ok",
+        Verdict::NotUnderstood => "UNKNOWN",
         Verdict::Incomplete => "INCOMPLETE",
         Verdict::Damaged => "DAMAGED",
     }
@@ -116,7 +100,7 @@ const fn word(verdict: Verdict) -> &'static str {
 /// Problems shown as text; JSON has more.
 const PROBLEMS_SHOWN: usize = 32;
 
-fn report(found: &Verification) -> String {
+fn report(found: &Verification, set: bool) -> String {
     let mut out = format!("{} ({}, {})\n", found.file, found.container, text::bytes(found.file_bytes));
     let mut line = |text: String| {
         let _infallible = writeln!(out, "{text}");
@@ -133,21 +117,38 @@ fn report(found: &Verification) -> String {
     debugger(&found.debugger, &mut line);
     let pages = if found.pages_read { "pages read" } else { "pages looked up" };
     line(format!("{} {pages} in {}", count(found.pages.stored), text::seconds(found.seconds)));
-    line(match found.verdict {
+    line(conclusion(found, set));
+    out
+}
+
+/// The outcome, and what can be done.
+fn conclusion(found: &Verification, set: bool) -> String {
+    let repair = if set {
+        "`coresift repair PART OUT` of each part that is".to_owned()
+    } else {
+        format!("`coresift repair {} OUT`", found.file)
+    };
+    let set_only = found.checks.iter().filter(|check| check.verdict != Verdict::Good).all(|check| check.what == "set");
+    match found.verdict {
         Verdict::Good => "The dump is good.".to_owned(),
+        Verdict::NotUnderstood => {
+            "Nothing is wrong with the file, but its kernel is not understood: whether a debugger finds what it needs is not known."
+                .to_owned()
+        }
+        Verdict::Incomplete if set_only && found.checks.iter().any(|check| check.what == "set") => {
+            let parts = if set { "the parts that are missing" } else { "all parts of the set" };
+            format!("Not the whole dump: name {parts}, too. `coresift join PART... OUT` makes one file of them.")
+        }
         Verdict::Incomplete if found.ended_early() => {
             "The dump is incomplete: it ended early and says so. What is there is sound.".to_owned()
         }
-        Verdict::Incomplete => format!(
-            "The dump is incomplete, and what is there is sound. `coresift repair {} OUT` makes a dump that every reader opens.",
-            found.file
-        ),
-        Verdict::Damaged => format!(
-            "The dump is damaged. Use another copy, or make an openable one of what is sound with `coresift repair {} OUT`.",
-            found.file
-        ),
-    });
-    out
+        Verdict::Incomplete => {
+            format!("The dump is incomplete, and what is there is sound. {repair} makes a dump that every reader opens.")
+        }
+        Verdict::Damaged => {
+            format!("The dump is damaged. Use another copy, or make an openable one of what is sound with {repair}.")
+        }
+    }
 }
 
 /// What a debugger finds, one line a step; a second where something is missing.

@@ -5,68 +5,23 @@
 //!                                       └ kernel::inspect, protected: class ─────> InKernel ─ dump level ─> why
 //! ```
 
+mod file;
 mod subject;
+mod why;
 
+pub use file::{InFile, State};
 pub use subject::{Subject, UnknownSubject};
 
 use crate::error::EngineError;
-use crate::verify::Fault;
-use coresift_format::codec::Codec;
-use coresift_format::kdump::{KdumpFile, Loss};
-use coresift_format::{Input, Pfn, PhysAddr, ReadError};
-use coresift_kernel::debuginfo::{DebugFile, open_kernel};
+use crate::verify::misfit;
+use coresift_format::kdump::KdumpFile;
+use coresift_format::{Input, Pfn, PhysAddr};
+use coresift_kernel::debuginfo::{Answers, DebugFile, open_kernel};
 use coresift_kernel::inspect::{self, Inspection, Inspector};
 use coresift_kernel::protected::{self, Protected};
-use coresift_kernel::{ClassSet, DumpLevel, Kallsyms, Kernel, KernelError, PageClass, VirtAddr};
+use coresift_kernel::{Kernel, KernelError, START_KERNEL_MAP, VirtAddr};
 use serde::Serialize;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-
-/// Pages named of those that share the data of one.
-const SHARERS: usize = 4;
-
-/// Where a page frame stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// Its bytes are in the dump.
-    Kept,
-    /// It is RAM, and was left out.
-    LeftOut,
-    /// The dump should have it and does not.
-    Lost,
-    /// The dump knows no RAM there.
-    NoRam,
-    /// It is in another part of the split set.
-    OtherPart,
-}
-
-/// A page frame as the file has it.
-#[derive(Clone, Debug, Serialize)]
-pub struct InFile {
-    /// Where it stands.
-    pub state: State,
-    /// Why it is lost.
-    pub fault: Option<Fault>,
-    /// The same in words.
-    pub what: Option<String>,
-    /// Of a split set, the file that the offsets are in.
-    pub part: Option<String>,
-    /// File offset of its descriptor in bytes.
-    pub descriptor: Option<u64>,
-    /// File offset of its data.
-    pub data: Option<u64>,
-    /// Bytes of its data.
-    pub size: Option<u32>,
-    /// The codec of its data.
-    pub codec: Option<&'static str>,
-    /// Whether all its bytes are zero, where they can be read.
-    pub zero: Option<bool>,
-    /// Other pages with the same data.
-    pub sharers: u64,
-    /// The first of them.
-    pub first_sharers: Vec<u64>,
-}
 
 /// A page frame as its kernel sees it.
 #[derive(Clone, Debug, Serialize)]
@@ -163,6 +118,8 @@ pub fn explain_set(
 ) -> Result<Explanations, EngineError> {
     let input = crate::verify::salvage_set(paths)?;
     let mut notes: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
+    notes.extend(crate::verify::lone_part(&input));
+    notes.extend(misplaced(&input));
     let kernel = match open_kernel(&input, debug) {
         Ok((kernel, _)) => Some(kernel),
         Err(error @ KernelError::OtherKernel(_)) => {
@@ -185,8 +142,14 @@ pub fn explain_set(
             Err(error) => return Err(error),
         }
     }
-    count_sharers(&input, &mut pages)?;
+    file::count_sharers(&input, &mut pages);
     Ok(Explanations { file: input.name().to_owned(), level: input.level(), pages, failed, notes })
+}
+
+/// Where the 2nd bitmap and the descriptors disagree, so that pages may have the bytes of others.
+fn misplaced(input: &Input) -> Option<String> {
+    let files = input.kdump_files().iter();
+    files.map(KdumpFile::look_at_table).find_map(|table| misfit(table.fit))
 }
 
 /// What explaining pages of one dump takes.
@@ -194,6 +157,7 @@ pub(crate) struct Explainer<'a> {
     input: &'a Input,
     kernel: Option<(&'a Kernel, Inspector<'a>)>,
     protected: Vec<Protected>,
+    answers: Option<Answers<'a>>,
 }
 
 impl<'a> Explainer<'a> {
@@ -210,7 +174,7 @@ impl<'a> Explainer<'a> {
             }
             (kernel, Inspector::new(kernel, memory, symbols.as_ref().ok()))
         });
-        Self { input, kernel, protected }
+        Self { input, kernel, protected, answers: None }
     }
 
     fn explain(&mut self, subject: &Subject) -> Result<Explanation, EngineError> {
@@ -224,16 +188,17 @@ impl<'a> Explainer<'a> {
                 (Some(addr), self.physical(addr)?.pfn(page))
             }
         };
-        let file = self.in_file(pfn)?;
+        let file = self.in_file(pfn);
         let inspection = match &mut self.kernel {
             Some((_, inspector)) if file.state != State::NoRam => Some(inspector.inspect(pfn)),
             _ => None,
         };
         let why = self.why(pfn, &file, inspection.as_ref());
+        let symbol = virt.and_then(|addr| self.symbol_at(addr));
         Ok(Explanation {
             asked: subject.to_string(),
             virtual_address: virt.map(|addr| addr.0),
-            symbol: virt.and_then(|addr| self.symbol_at(addr)),
+            symbol,
             pfn: pfn.0,
             address: pfn.addr(page).0,
             kernel: inspection.map(|found| self.in_kernel(pfn, found)),
@@ -259,93 +224,30 @@ impl<'a> Explainer<'a> {
         translated.map(|(phys, _)| phys).map_err(|error| self.failed(error))
     }
 
-    fn symbol(&self, name: &str) -> Result<VirtAddr, EngineError> {
-        let kernel = self.known()?;
-        if let Ok(Some(addr)) = kernel.info.symbol(name) {
+    /// What answers for the kernel's symbols: the vmlinux that was given, else the dump.
+    fn answers(&mut self) -> Result<&mut Answers<'a>, EngineError> {
+        let (kernel, memory) = (self.known()?, self.input.memory());
+        Ok(self.answers.get_or_insert_with(|| Answers::new(kernel, memory)))
+    }
+
+    fn symbol(&mut self, name: &str) -> Result<VirtAddr, EngineError> {
+        if let Ok(Some(addr)) = self.known()?.info.symbol(name) {
             return Ok(addr);
         }
-        let found = Kallsyms::open(&kernel.info, &mut kernel.reader(self.input.memory()), &[name]);
-        let (_, symbols) = found.map_err(|error| self.failed(error))?;
+        let found = self.answers()?.symbols(name).map_err(|error| self.failed(error))?;
         let missing = || KernelError::MissingKey { key: format!("the symbol {name}"), purpose: "explaining its page" };
-        symbols.get(name).map(|symbol| symbol.address).ok_or_else(|| self.failed(missing()))
+        found.first().map(|symbol| symbol.address).ok_or_else(|| self.failed(missing()))
     }
 
-    /// The symbol at or before `addr` and the distance, where the kernel's symbols can be read.
-    fn symbol_at(&self, addr: VirtAddr) -> Option<String> {
-        let kernel = self.known().ok()?;
-        let mut reader = kernel.reader(self.input.memory());
-        let (tables, _) = Kallsyms::open(&kernel.info, &mut reader, &[]).ok()?;
-        let (name, distance) = tables.symbol_at(&mut reader, addr).ok()??;
-        Some(if distance == 0 { name } else { format!("{name}+{distance:#x}") })
-    }
-
-    fn in_file(&self, pfn: Pfn) -> Result<InFile, EngineError> {
-        let memory = self.input.memory();
-        let mut file = InFile {
-            state: State::Kept,
-            fault: None,
-            what: None,
-            part: None,
-            descriptor: None,
-            data: None,
-            size: None,
-            codec: None,
-            zero: None,
-            sharers: 0,
-            first_sharers: Vec::new(),
-        };
-        let core = self.input.as_elf();
-        let lost = core.and_then(|core| match pfn {
-            pfn if core.beyond_end().contains(pfn) => Some(Fault::BeyondEnd),
-            pfn if core.damaged().contains(pfn) => Some(Fault::BadDescriptor),
-            _ => None,
-        });
-        if !memory.stored().contains(pfn) {
-            // Of a set, a part that is missing.
-            let part = self.input.as_kdump().and_then(KdumpFile::part);
-            let nowhere = self.input.kdump_files().len() > 1 && self.holder(pfn).is_none();
-            file.state = match part {
-                _ if lost.is_some() => State::Lost,
-                _ if nowhere && memory.ram().contains(pfn) => State::OtherPart,
-                Some(part) if memory.ram().contains(pfn) && !part.contains(&pfn) => State::OtherPart,
-                _ if memory.ram().contains(pfn) => State::LeftOut,
-                _ => State::NoRam,
-            };
-            file.fault = lost;
-            return Ok(file);
-        }
-        let holder = self.holder(pfn);
-        let described = holder.map(|kdump| kdump.describe(pfn)).transpose()?.flatten();
-        file.part = holder.filter(|_| self.input.kdump_files().len() > 1).map(|file| file.name().to_owned());
-        let mut bytes = vec![0; memory.page_size().bytes()];
-        let read = memory.view().read(pfn.addr(memory.page_size()), &mut bytes);
-        if let Some(page) = &described {
-            file.descriptor = Some(page.at);
-            if page.desc.offset != 0 {
-                (file.data, file.size) = (Some(page.desc.offset), Some(page.desc.size));
-                file.codec = Codec::from_flags(page.desc.flags).ok().map(Codec::name);
-            }
-        }
-        match read {
-            Ok(()) => file.zero = Some(bytes.iter().all(|byte| *byte == 0)),
-            Err(error) => {
-                file.state = State::Lost;
-                file.fault = Some(match described.and_then(|page| page.state.err()) {
-                    Some((Loss::Unwritten, _)) => Fault::Unwritten,
-                    Some((Loss::BeyondEnd, _)) => Fault::BeyondEnd,
-                    Some((Loss::BadDescriptor, _)) => Fault::BadDescriptor,
-                    None if matches!(error, ReadError::Io { .. }) => Fault::Unreadable,
-                    None => Fault::Undecodable,
-                });
-                file.what = Some(error.to_string());
-            }
-        }
-        Ok(file)
-    }
-
-    /// The kdump-compressed file that has a descriptor for `pfn`, if any has.
-    fn holder(&self, pfn: Pfn) -> Option<&KdumpFile> {
-        self.input.kdump_files().iter().find(|file| file.range().contains(&pfn))
+    /// The symbol at or before `addr` and the distance, where the kernel's symbols can be read. Below the kernel image there are none.
+    fn symbol_at(&mut self, addr: VirtAddr) -> Option<String> {
+        let inside = addr.0 >= START_KERNEL_MAP;
+        let found = inside.then(|| self.answers().ok()?.symbol_at(addr).ok()?)??;
+        let module = found.module.as_ref().map_or_else(String::new, |module| format!(" [{module}]"));
+        Some(match found.offset {
+            0 => format!("{}{module}", found.name),
+            distance => format!("{}+{distance:#x}{module}", found.name),
+        })
     }
 
     fn in_kernel(&self, pfn: Pfn, found: Inspection) -> InKernel {
@@ -373,140 +275,9 @@ impl<'a> Explainer<'a> {
     }
 
     /// Why `pfn` is in the dump or not, for one that is known by its number only.
-    pub(crate) fn rule(&mut self, pfn: Pfn) -> Result<String, EngineError> {
-        let file = self.in_file(pfn)?;
+    pub(crate) fn rule(&mut self, pfn: Pfn) -> String {
+        let file = self.in_file(pfn);
         let inspection = self.kernel.as_mut().map(|(_, inspector)| inspector.inspect(pfn));
-        Ok(self.why(pfn, &file, inspection.as_ref()))
+        self.why(pfn, &file, inspection.as_ref())
     }
-
-    fn why(&self, pfn: Pfn, file: &InFile, found: Option<&Inspection>) -> String {
-        let found = found.filter(|found| found.raw.is_ok());
-        match file.state {
-            State::NoRam if self.input.as_elf().is_some() => "no program header describes memory there".to_owned(),
-            State::NoRam => "the 1st bitmap has no RAM there".to_owned(),
-            State::OtherPart => "another part of the split set has it".to_owned(),
-            State::Lost => lost(self.input, file),
-            State::LeftOut => self.left_out(pfn, found),
-            State::Kept => self.kept(pfn, file, found),
-        }
-    }
-
-    fn level(&self) -> Option<DumpLevel> {
-        self.input.level().and_then(|level| u8::try_from(level).ok()).and_then(DumpLevel::new)
-    }
-
-    fn left_out(&self, pfn: Pfn, found: Option<&Inspection>) -> String {
-        let Some(level) = self.level() else {
-            return "it was left out when the core was written".to_owned();
-        };
-        let Some(class) = found.map(|found| found.class) else {
-            return format!(
-                "it was left out at dump level {level}; by which rule is not known without its struct page"
-            );
-        };
-        if ClassSet::UNREADABLE.has(class) {
-            return format!("it is {class}, which no dump may read");
-        }
-        if let Some(bit) = bits(level, class) {
-            return format!("it is {class}, which bit {bit} of dump level {level} leaves out");
-        }
-        let protected: Vec<&str> = self.protections(pfn).map(|kind| kind.what).collect();
-        let besides = if protected.is_empty() {
-            String::new()
-        } else {
-            format!(", and belongs to what must be kept: {}", protected.join(", "))
-        };
-        format!(
-            "it is {class}, which dump level {level} does not leave out{besides}: an option did, or it could not be read, or the \
-             writer took it for something else"
-        )
-    }
-
-    fn kept(&self, pfn: Pfn, file: &InFile, found: Option<&Inspection>) -> String {
-        let hole = self.input.memory().known_zero().contains(pfn);
-        let Some(level) = self.level() else {
-            return if hole { HOLE.to_owned() } else { "the core has data for it".to_owned() };
-        };
-        let Some(class) = found.map(|found| found.class) else {
-            return format!("dump level {level} did not leave it out");
-        };
-        let zero = file.zero == Some(true);
-        let mut why = match bits(level, class) {
-            None if DumpLevel::BITS.iter().all(|(_, set)| !set.has(class)) => {
-                format!("it is {class}, which no dump level leaves out")
-            }
-            None => format!("it is {class}, which dump level {level} keeps"),
-            Some(bit) => {
-                let protected: Vec<&str> = self.protections(pfn).map(|kind| kind.what).collect();
-                if protected.is_empty() {
-                    format!(
-                        "it is {class}, which bit {bit} of dump level {level} leaves out, but was kept: an option kept it, or its \
-                         writer had other evidence"
-                    )
-                } else {
-                    format!(
-                        "it is {class}, which bit {bit} of dump level {level} leaves out, but belongs to what is kept whatever its \
-                         class: {}",
-                        protected.join(", ")
-                    )
-                }
-            }
-        };
-        if zero {
-            why.push_str("; it is all zeros");
-        }
-        why
-    }
-}
-
-/// Why a page of an ELF core is there that has no data, where the core does not tell what it left out.
-const HOLE: &str = "a program header describes it and has no data for it (p_filesz below p_memsz), which means zeros; or the program that \
-     wrote the core left it out, and does not tell the two apart";
-
-/// The lowest bit of `level` that leaves out `class`.
-fn bits(level: DumpLevel, class: PageClass) -> Option<u8> {
-    let mut of_level = DumpLevel::BITS.iter().filter(|(bit, set)| level.number() & bit != 0 && set.has(class));
-    of_level.next().map(|(bit, _)| *bit)
-}
-
-fn lost(input: &Input, file: &InFile) -> String {
-    match file.fault {
-        Some(Fault::Unwritten) => "the dump was cut short before it was written".to_owned(),
-        Some(Fault::BeyondEnd) => format!("it should be beyond the end of the file at {}", input.file_len()),
-        Some(fault) => format!("it is a page {}", fault.text()),
-        None => "it is lost".to_owned(),
-    }
-}
-
-/// Counts the pages that share data with one of `pages`, in one pass over all descriptors of each file that holds one.
-fn count_sharers(input: &Input, pages: &mut [Explanation]) -> Result<(), EngineError> {
-    for file in input.kdump_files() {
-        let range = file.range();
-        count_sharers_in(file, pages.iter_mut().filter(|page| range.contains(&Pfn(page.pfn))).collect())?;
-    }
-    Ok(())
-}
-
-fn count_sharers_in(file: &KdumpFile, pages: Vec<&mut Explanation>) -> Result<(), EngineError> {
-    let mut places: HashMap<u64, (u64, Vec<u64>)> =
-        pages.iter().filter_map(|page| Some((page.file.data?, (0, Vec::new())))).collect();
-    if places.is_empty() {
-        return Ok(());
-    }
-    file.each_descriptor(Pfn(0), Pfn(u64::MAX), |page| {
-        if let Some((count, first)) = places.get_mut(&page.desc.offset) {
-            *count += 1;
-            // One more than is shown: the page itself may be among them.
-            if first.len() <= SHARERS {
-                first.push(page.pfn.0);
-            }
-        }
-    })?;
-    for page in pages {
-        if let Some((count, first)) = page.file.data.and_then(|data| places.get(&data)) {
-            page.file.sharers = count.saturating_sub(1);
-            page.file.first_sharers = first.iter().copied().filter(|pfn| *pfn != page.pfn).take(SHARERS).collect();
-        }
-    }
-    Ok(())
 }

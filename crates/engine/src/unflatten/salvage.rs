@@ -67,7 +67,7 @@ fn kdump(path: &Path, written: Written, made: &mut Unflattened) -> Result<Option
             made.descriptors_taken_back += 1;
             back.add(page.at);
         }
-    })?;
+    });
     back.flush();
     back.result.map_err(failed(table))?;
     target.sync_data().map_err(failed(0))?;

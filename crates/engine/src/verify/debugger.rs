@@ -68,7 +68,7 @@ pub(super) fn view(input: &Input, kernel: Result<Kernel, KernelError>) -> Debugg
     let mut explainer = None;
     let mut rule = |pfn| {
         let explainer = explainer.get_or_insert_with(|| Explainer::new(input, Some(&kernel), &mut Vec::new()));
-        explainer.rule(pfn).ok()
+        Some(explainer.rule(pfn))
     };
     DebuggerView {
         release: Some(kernel.release.clone()),

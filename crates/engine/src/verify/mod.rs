@@ -2,21 +2,30 @@
 //!
 //! ```text
 //! file ─ Input::salvage ─> structure.rs: headers, bitmaps, descriptors, places of data, notes
-//!                      ├─> pages.rs: every page read and decompressed, on all cpus
+//!                      │     fields.rs: header fields that have to agree
+//!                      ├─> pages.rs: every page read and decompressed, on all cpus; whose data are whose
+//!                      ├─> witness.rs: headers and notes against what the kernel's memory says of the same
 //!                      └─> debugger.rs: banner, cpus, tasks, modules, stacks; the first missing page, and the rule that dropped it
 //! ```
 
 mod debugger;
+mod fault;
+mod fields;
 mod pages;
 mod structure;
+mod witness;
 
 pub use debugger::{DebuggerStep, DebuggerView};
-pub use pages::{Fault, PageCounts, PageProblem};
-pub(crate) use pages::{PageCheck, check as check_pages};
+pub use fault::{Fault, PageCounts};
+pub(crate) use fields::disagreements;
+pub use pages::PageProblem;
+pub(crate) use pages::{Look, PageCheck, check as check_pages, misfit};
 pub use structure::{Check, Verdict};
+pub(crate) use witness::{Effort, check as against_kernel, knew_kernel};
 
 use crate::error::EngineError;
 use crate::observer::Observer;
+use crate::stop::Stop;
 use coresift_format::{FileBytes, Input};
 use coresift_kernel::debuginfo::DebugFile;
 use serde::Serialize;
@@ -28,7 +37,7 @@ use std::time::Instant;
 /// How thoroughly to look.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
-    /// Read and decompress every page; otherwise only what describes them is looked at.
+    /// Read and decompress every page, and compare the places of their data; otherwise only what describes them is looked at.
     pub read_pages: bool,
     /// Threads; `None`: one for each usable cpu.
     pub threads: Option<NonZeroUsize>,
@@ -110,16 +119,34 @@ fn check_parts(
     let mut all = PageCheck::default();
     for part in parts {
         let one = salvage(part)?;
-        let found = check_pages(&one, options.read_pages, options.threads, observer);
+        let found = look(&one, options, observer);
         let name = part.display();
         checks.extend(
-            structure::check(&one, &found.counts)?
+            structure::check(&one, &found)?
                 .into_iter()
                 .map(|check| Check { detail: format!("{name}: {}", check.detail), ..check }),
         );
         all.add(found);
     }
     Ok((all, checks))
+}
+
+fn look(input: &Input, options: &VerifyOptions, observer: &dyn Observer) -> PageCheck {
+    let look = Look { data: options.read_pages, places: options.read_pages, threads: options.threads };
+    // Nobody stops it.
+    check_pages(input, &look, &Stop::default(), observer).unwrap_or_default()
+}
+
+/// What to say of a part of a split set that was opened without the others; nothing of anything else.
+#[must_use]
+pub fn lone_part(input: &Input) -> Option<String> {
+    let file = input.as_kdump()?;
+    let needed = "of a split set: the other parts are needed";
+    match (file.identity(), file.part()) {
+        (Some(known), _) => Some(format!("{known} {needed}")),
+        (None, Some(range)) => Some(format!("the part with pfn {:#x} to {:#x} {needed}", range.start.0, range.end.0)),
+        (None, None) => None,
+    }
 }
 
 /// Looks at the dump `path`.
@@ -144,17 +171,24 @@ pub fn verify_set(
     let input = salvage_set(paths)?;
     // Before the pages, which may take long: the debug information may be that of another kernel.
     let kernel = debugger::kernel(&input, options.debug.as_ref())?;
-    let (found, checks) = match paths {
+    let (found, mut checks) = match paths {
         [_] => {
-            let found = check_pages(&input, options.read_pages, options.threads, observer);
-            let checks = structure::check(&input, &found.counts)?;
+            let found = look(&input, options, observer);
+            let mut checks = structure::check(&input, &found)?;
+            let part = lone_part(&input).map(|detail| Check { what: "set", verdict: Verdict::Incomplete, detail });
+            checks.extend(part);
             (found, checks)
         }
         parts => check_parts(&input, parts, options, observer)?,
     };
+    if let Ok(kernel) = &kernel {
+        let effort = if options.read_pages { Effort::AllPages } else { Effort::Symbols };
+        checks.extend(against_kernel(&input, kernel, effort));
+    }
     let debugger = debugger::view(&input, kernel);
     let verdicts = checks.iter().map(|check| check.verdict).chain(debugger.steps.iter().map(|step| step.verdict));
-    let verdict = verdicts.max().unwrap_or(Verdict::Good);
+    let understood = if debugger.problem.is_none() { Verdict::Good } else { Verdict::NotUnderstood };
+    let verdict = verdicts.fold(understood, Verdict::max);
     Ok(Verification {
         file: input.name().to_owned(),
         file_bytes: input.file_len(),

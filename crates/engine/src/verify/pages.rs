@@ -1,8 +1,10 @@
 //! Reads every page a dump says it has, on all cpus.
 
+use super::fault::{Fault, PageCounts};
 use crate::budget::{WORKER_STACK, usable_cpus};
 use crate::observer::{Observer, Stage};
-use coresift_format::kdump::{Described, Loss};
+use crate::stop::Stop;
+use coresift_format::kdump::{Described, KdumpFile, Loss, Places, TableFit, TableLook};
 use coresift_format::{Input, MemoryView, PageSet, Pfn, ReadError};
 use serde::Serialize;
 use std::num::NonZeroUsize;
@@ -12,44 +14,9 @@ use std::sync::{Mutex, PoisonError};
 const BATCH: u64 = 256;
 /// Problems that are listed; all are counted.
 const LISTED: usize = 4096;
-/// Ranges of bad pages that are collected before they are merged: 1 MiB of them.
+/// Ranges of bad pages that are collected before they are merged: 1 MiB of them. Merging goes through the chunks of bad pages, whatever
+/// their number.
 const MERGE_AT: usize = 1 << 16;
-
-/// Why a page cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Fault {
-    /// Its descriptor was never written: the dump ended early.
-    Unwritten,
-    /// Its descriptor or its data lie beyond the end of the file, or in what a flattened stream lost.
-    BeyondEnd,
-    /// Its descriptor cannot be true.
-    BadDescriptor,
-    /// Its data are not what its codec makes.
-    Undecodable,
-    /// The operating system cannot read it.
-    Unreadable,
-}
-
-impl Fault {
-    /// Whether bytes of the file are wrong, rather than missing.
-    #[must_use]
-    pub const fn is_damage(self) -> bool {
-        !matches!(self, Self::Unwritten | Self::BeyondEnd)
-    }
-
-    /// In words.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Unwritten => "never written",
-            Self::BeyondEnd => "beyond the end of the file",
-            Self::BadDescriptor => "with a descriptor that cannot be true",
-            Self::Undecodable => "that cannot be decompressed",
-            Self::Unreadable => "that the system cannot read",
-        }
-    }
-}
 
 /// Neighbouring pages that cannot be read for the same reason, and the first of them in detail.
 #[derive(Clone, Debug, Serialize)]
@@ -74,55 +41,6 @@ pub struct PageProblem {
     pub what: String,
 }
 
-/// Pages by how reading them went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct PageCounts {
-    /// Pages the dump says it has.
-    pub stored: u64,
-    /// Pages whose bytes were read, or with `--quick` whose descriptors can be true.
-    pub sound: u64,
-    /// [`Fault::Unwritten`].
-    pub unwritten: u64,
-    /// [`Fault::BeyondEnd`].
-    pub beyond_end: u64,
-    /// [`Fault::BadDescriptor`].
-    pub bad_descriptor: u64,
-    /// [`Fault::Undecodable`].
-    pub undecodable: u64,
-    /// [`Fault::Unreadable`].
-    pub unreadable: u64,
-}
-
-impl PageCounts {
-    /// Each fault with the number of its pages.
-    #[must_use]
-    pub const fn faults(&self) -> [(Fault, u64); 5] {
-        [
-            (Fault::Unwritten, self.unwritten),
-            (Fault::BeyondEnd, self.beyond_end),
-            (Fault::BadDescriptor, self.bad_descriptor),
-            (Fault::Undecodable, self.undecodable),
-            (Fault::Unreadable, self.unreadable),
-        ]
-    }
-
-    /// Pages that cannot be read.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.faults().iter().map(|fault| fault.1).sum()
-    }
-
-    fn add(&mut self, fault: Fault, pages: u64) {
-        *match fault {
-            Fault::Unwritten => &mut self.unwritten,
-            Fault::BeyondEnd => &mut self.beyond_end,
-            Fault::BadDescriptor => &mut self.bad_descriptor,
-            Fault::Undecodable => &mut self.undecodable,
-            Fault::Unreadable => &mut self.unreadable,
-        } += pages;
-    }
-}
-
 /// What reading the pages gave.
 #[derive(Debug, Default)]
 pub struct PageCheck {
@@ -132,37 +50,128 @@ pub struct PageCheck {
     pub problems: Vec<PageProblem>,
     /// All pages that cannot be read.
     pub bad: PageSet,
+    /// Whether the 2nd bitmap and the descriptors agree, and codecs; nothing for an ELF core.
+    pub table: Option<TableLook>,
+    /// Where the data of pages lie, if that was looked at.
+    pub places: Option<Places>,
 }
 
 impl PageCheck {
     /// Adds what another part of the same set gave.
     pub fn add(&mut self, other: Self) {
-        let (a, b) = (&mut self.counts, other.counts);
-        a.stored += b.stored;
-        a.sound += b.sound;
-        a.unwritten += b.unwritten;
-        a.beyond_end += b.beyond_end;
-        a.bad_descriptor += b.bad_descriptor;
-        a.undecodable += b.undecodable;
-        a.unreadable += b.unreadable;
+        self.counts.add_all(&other.counts);
         self.problems.extend(other.problems);
-        self.bad = PageSet::from_ranges(self.bad.all_runs().chain(other.bad.all_runs()));
+        self.bad = PageSet::united([&self.bad, &other.bad].into_iter());
     }
 }
 
-/// Reads every stored page of `input` on up to `threads` threads, or, unless `read`, looks at descriptors only.
+/// What of the pages is looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// Their data are read and decompressed; otherwise only descriptors are read.
+    pub data: bool,
+    /// The places of their data are compared.
+    pub places: bool,
+    /// Threads; `None`: one for each usable cpu.
+    pub threads: Option<NonZeroUsize>,
+}
+
+/// Looks at every stored page of `input`. `None` where `stop` ended it.
 ///
-/// The outcome is the same for any number of threads. Memory: about 300 KiB a thread, and a bit for each bad page.
-pub fn check(input: &Input, read: bool, threads: Option<NonZeroUsize>, observer: &dyn Observer) -> PageCheck {
+/// The outcome is the same for any number of threads. Memory: about 300 KiB a thread, a bit for each bad page, and what
+/// [`KdumpFile::places`] takes.
+///
+/// [`KdumpFile::places`]: coresift_format::kdump::KdumpFile::places
+pub fn check(input: &Input, look: &Look, stop: &Stop, observer: &dyn Observer) -> Option<PageCheck> {
     let memory = input.memory();
-    let (stored, data) = (memory.stored().len(), memory.data());
+    let table = input.as_kdump().map(KdumpFile::look_at_table);
+    let mut found = Found::default();
+    if let Some(what) = table.and_then(|table| misfit(table.fit)) {
+        for (start, end) in memory.stored().all_runs() {
+            found.add(vec![PageProblem::plain(input, start, end.0 - start.0, Fault::Unassigned, what.clone())]);
+        }
+    } else {
+        found = read_all(input, look, stop, observer);
+    }
+    if stop.scanning().is_some() {
+        return None;
+    }
+    // Lost pages of an ELF core are not among the stored ones.
+    let mut lost = 0;
+    if let Some(core) = input.as_elf() {
+        let cut = format!("they should be beyond the end of the file at {}", input.file_len());
+        let torn = "the program header has lost where their data are (p_filesz)".to_owned();
+        for (set, fault, what) in
+            [(core.beyond_end(), Fault::BeyondEnd, cut), (core.damaged(), Fault::BadDescriptor, torn)]
+        {
+            lost += set.len();
+            for (start, end) in set.all_runs() {
+                found.add(vec![PageProblem::plain(input, start, end.0 - start.0, fault, what.clone())]);
+            }
+        }
+    }
+    let mut places = None;
+    if look.places
+        && let Some(file) = input.as_kdump()
+        && table.is_some_and(|table| table.fit == TableFit::Fits)
+    {
+        found.merge();
+        let seen = file.places(&found.bad);
+        if seen.doubtful() {
+            contested(input, file, &seen, &mut found);
+        }
+        places = Some(seen);
+    }
+    let mut result = found.finish();
+    (result.table, result.places) = (table, places);
+    result.counts.stored = memory.stored().len() + lost;
+    result.counts.sound = result.counts.stored - result.counts.lost().min(result.counts.stored);
+    Some(result)
+}
+
+/// How the 2nd bitmap and the descriptors disagree, in words.
+pub fn misfit(fit: TableFit) -> Option<String> {
+    match fit {
+        TableFit::Fits => None,
+        TableFit::MoreDescriptors(more) => Some(format!(
+            "the file has at least {more} descriptors more than the 2nd bitmap has bits, so which page a descriptor is of is not known"
+        )),
+        TableFit::FewerDescriptors(real) => Some(format!(
+            "the file has {real} descriptors only, and the 2nd bitmap more bits, so which page a descriptor is of is not known"
+        )),
+    }
+}
+
+/// Adds the pages whose data may be another's.
+fn contested(input: &Input, file: &KdumpFile, places: &Places, found: &mut Found) {
+    let mut problems = Vec::new();
+    let bad = found.bad.clone();
+    file.each_descriptor(Pfn(0), Pfn(u64::MAX), |page| {
+        if page.state.is_ok() && places.in_doubt(page.desc) && !bad.contains(page.pfn) {
+            let what = "its data overlap those of another page, or may be those of a page whose descriptor is wrong"
+                .to_owned();
+            let problem = PageProblem::plain(input, page.pfn, 1, Fault::Contested, what);
+            problems.push(problem.described(&page));
+        }
+        if problems.len() >= LISTED {
+            found.add(std::mem::take(&mut problems));
+        }
+    });
+    found.add(problems);
+}
+
+/// Reads every stored page, or its descriptor only.
+fn read_all(input: &Input, look: &Look, stop: &Stop, observer: &dyn Observer) -> Found {
+    let memory = input.memory();
+    let data = memory.data();
     let total = data.len();
     let work = Mutex::new(Work { runs: Box::new(data.all_runs()), rest: None, done: 0 });
     let found = Mutex::new(Found::default());
-    let threads = threads.map_or_else(usable_cpus, NonZeroUsize::get).max(1);
+    let threads = look.threads.map_or_else(usable_cpus, NonZeroUsize::get).max(1);
     let work_on = || {
-        let mut reader = Reader { input, read, view: memory.view(), page: vec![0; memory.page_size().bytes()] };
-        loop {
+        let page = vec![0; memory.page_size().bytes()];
+        let mut reader = Reader { input, read: look.data, view: memory.view(), page };
+        while stop.scanning().is_none() {
             let next = work.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((batch, done)) = next else { break };
             let problems = reader.read(&batch);
@@ -180,25 +189,7 @@ pub fn check(input: &Input, read: bool, threads: Option<NonZeroUsize>, observer:
         }
         work_on();
     });
-    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // Lost pages of an ELF core are not among the stored ones.
-    let mut lost = 0;
-    if let Some(core) = input.as_elf() {
-        let cut = format!("they should be beyond the end of the file at {}", input.file_len());
-        let torn = "the program header has lost where their data are (p_filesz)".to_owned();
-        for (set, fault, what) in
-            [(core.beyond_end(), Fault::BeyondEnd, cut), (core.damaged(), Fault::BadDescriptor, torn)]
-        {
-            lost += set.len();
-            for (start, end) in set.all_runs() {
-                found.add(vec![PageProblem::plain(input, start, end.0 - start.0, fault, what.clone())]);
-            }
-        }
-    }
-    let mut result = found.finish();
-    result.counts.stored = stored + lost;
-    result.counts.sound = result.counts.stored - result.counts.lost().min(result.counts.stored);
-    result
+    found.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is left to do.
@@ -240,25 +231,18 @@ impl Reader<'_> {
         for (start, end) in batch {
             match (self.input.as_kdump(), self.read) {
                 (Some(file), false) => {
-                    let walked = file.each_descriptor(*start, *end, |page| {
+                    file.each_descriptor(*start, *end, |page| {
                         if let Err((loss, error)) = &page.state {
                             push(&mut problems, self.problem(page.pfn, error, Some(&page), Some(*loss)));
                         }
                     });
-                    if let Err(error) = walked {
-                        let what = error.to_string();
-                        push(
-                            &mut problems,
-                            PageProblem::plain(self.input, *start, end.0 - start.0, Fault::Unreadable, what),
-                        );
-                    }
                 }
                 (None, false) => {}
                 (_, true) => {
                     for pfn in (start.0..end.0).map(Pfn) {
                         let addr = pfn.addr(self.input.memory().page_size());
                         if let Err(error) = self.view.read(addr, &mut self.page) {
-                            let described = self.input.as_kdump().and_then(|file| file.describe(pfn).ok().flatten());
+                            let described = self.input.as_kdump().and_then(|file| file.describe(pfn));
                             let loss = described.as_ref().and_then(|d| d.state.as_ref().err()).map(|e| e.0);
                             push(&mut problems, self.problem(pfn, &error, described.as_ref(), loss));
                         }
@@ -270,22 +254,12 @@ impl Reader<'_> {
     }
 
     fn problem(&self, pfn: Pfn, error: &ReadError, page: Option<&Described>, loss: Option<Loss>) -> PageProblem {
-        let fault = match (loss, error) {
-            (Some(Loss::Unwritten), _) => Fault::Unwritten,
-            (Some(Loss::BeyondEnd), _) | (None, ReadError::Truncated { .. }) => Fault::BeyondEnd,
-            (Some(Loss::BadDescriptor), _) => Fault::BadDescriptor,
-            (None, ReadError::Io { .. }) => Fault::Unreadable,
-            (None, _) => Fault::Undecodable,
-        };
-        let mut problem = PageProblem::plain(self.input, pfn, 1, fault, without_page(error));
-        if let Some(page) = page {
-            problem.descriptor = Some(page.at);
-            if fault != Fault::Unwritten {
-                (problem.data, problem.size, problem.flags) =
-                    (Some(page.desc.offset), Some(page.desc.size), Some(page.desc.flags));
-            }
+        let fault = Fault::of(loss, error);
+        let problem = PageProblem::plain(self.input, pfn, 1, fault, without_page(error));
+        match page {
+            Some(page) => problem.described(page),
+            None => problem,
         }
-        problem
     }
 }
 
@@ -293,6 +267,15 @@ impl PageProblem {
     fn plain(input: &Input, pfn: Pfn, pages: u64, fault: Fault, what: String) -> Self {
         let address = pfn.addr(input.memory().page_size()).0;
         Self { pfn: pfn.0, pages, address, fault, descriptor: None, data: None, size: None, flags: None, what }
+    }
+
+    /// With what its descriptor says.
+    fn described(mut self, page: &Described) -> Self {
+        self.descriptor = Some(page.at);
+        if self.fault != Fault::Unwritten {
+            (self.data, self.size, self.flags) = (Some(page.desc.offset), Some(page.desc.size), Some(page.desc.flags));
+        }
+        self
     }
 }
 
@@ -308,14 +291,11 @@ fn without_page(error: &ReadError) -> String {
     }
 }
 
-/// Adds a problem, joined to the one before where both are the same. Pages that cannot be decompressed stay apart: each is another
-/// damaged place.
+/// Adds a problem, joined to the one before where both are the same. Pages that are damaged one by one stay apart.
 fn push(problems: &mut Vec<PageProblem>, problem: PageProblem) {
     match problems.last_mut() {
         Some(last)
-            if last.fault == problem.fault
-                && last.pfn + last.pages == problem.pfn
-                && problem.fault != Fault::Undecodable =>
+            if last.fault == problem.fault && last.pfn + last.pages == problem.pfn && !problem.fault.is_single() =>
         {
             last.pages += problem.pages;
         }
@@ -351,7 +331,8 @@ impl Found {
     }
 
     fn merge(&mut self) {
-        self.bad = PageSet::from_ranges(self.bad.all_runs().chain(self.ranges.drain(..)));
+        let more = PageSet::from_ranges(self.ranges.drain(..));
+        self.bad = PageSet::united([&self.bad, &more].into_iter());
     }
 
     fn finish(mut self) -> PageCheck {
@@ -362,6 +343,6 @@ impl Found {
         for problem in self.problems {
             push(&mut joined, problem);
         }
-        PageCheck { counts: self.counts, problems: joined, bad: self.bad }
+        PageCheck { counts: self.counts, problems: joined, bad: self.bad, table: None, places: None }
     }
 }

@@ -1,8 +1,10 @@
 //! Headers, bitmaps, descriptors, places of page data, notes: whether they agree.
 
-use super::pages::{Fault, PageCounts};
+use super::fault::{Fault, PageCounts};
+use super::fields;
+use super::pages::{PageCheck, misfit};
 use crate::error::EngineError;
-use coresift_format::kdump::{KdumpFile, SubHeader};
+use coresift_format::kdump::{KdumpFile, Places, SubHeader};
 use coresift_format::{ElfCore, FormatError, Input, Notes, PhysicalMemory};
 use serde::Serialize;
 
@@ -12,6 +14,8 @@ use serde::Serialize;
 pub enum Verdict {
     /// All there.
     Good,
+    /// Nothing is wrong with the file, but its kernel is not understood: what a debugger needs of it was not looked for.
+    NotUnderstood,
     /// What is there is right, but the dump ended early or was cut short.
     Incomplete,
     /// Bytes are wrong, or the dump contradicts itself.
@@ -21,7 +25,7 @@ pub enum Verdict {
 /// One part of the structure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// `headers`, `notes`, `bitmaps`, `descriptors`, `page data`, `holes`, `pages`, `mark`, `set`.
+    /// `headers`, `notes`, `bitmaps`, `descriptors`, `page data`, `holes`, `pages`, `mark`, `set`, `kernel`.
     pub what: &'static str,
     /// How good it is.
     pub verdict: Verdict,
@@ -33,9 +37,14 @@ const fn row(what: &'static str, verdict: Verdict, detail: String) -> Check {
     Check { what, verdict, detail }
 }
 
-/// All parts of `input`, whose pages were read with the outcome `pages`.
-pub(super) fn check(input: &Input, pages: &PageCounts) -> Result<Vec<Check>, EngineError> {
+/// All parts of `input`, whose pages were read with the outcome `found`.
+pub(super) fn check(input: &Input, found: &PageCheck) -> Result<Vec<Check>, EngineError> {
+    let pages = &found.counts;
     let mut checks: Vec<Check> = input.problems().iter().map(header_problem).collect();
+    if let Some(file) = input.as_kdump() {
+        let wrong = fields::disagreements(input, file, found.table);
+        checks.extend(wrong.into_iter().map(|detail| row("headers", Verdict::Damaged, detail)));
+    }
     if checks.is_empty() {
         let detail = match input.kdump_header() {
             Some((header, _)) => format!("version {}, page size {}", header.header_version, header.block_size),
@@ -46,7 +55,10 @@ pub(super) fn check(input: &Input, pages: &PageCounts) -> Result<Vec<Check>, Eng
     checks.push(notes(input));
     if let Some(file) = input.as_kdump() {
         checks.push(bitmaps(file)?);
-        checks.extend(places(file)?);
+        checks.extend(
+            found.table.and_then(|table| misfit(table.fit)).map(|what| row("descriptors", Verdict::Damaged, what)),
+        );
+        checks.extend(found.places.iter().flat_map(|found| places(file, found)));
     }
     checks.extend(input.as_elf().and_then(ElfCore::hole_note).map(|note| row("holes", Verdict::Good, note)));
     checks.push(faults(input, pages));
@@ -81,6 +93,10 @@ fn notes(input: &Input) -> Check {
         detail.push_str("; size_vmcoreinfo of the sub header is another");
         return row("notes", Verdict::Damaged, detail);
     }
+    if count == 0 && !input.notes().is_empty() {
+        detail.push_str(", although there are bytes for them");
+        return row("notes", Verdict::Damaged, detail);
+    }
     row("notes", Verdict::Good, detail)
 }
 
@@ -101,17 +117,22 @@ fn bitmaps(file: &KdumpFile) -> Result<Check, EngineError> {
     Ok(row("bitmaps", Verdict::Damaged, detail))
 }
 
-fn places(file: &KdumpFile) -> Result<Vec<Check>, EngineError> {
-    let found = file.overlaps()?;
+fn places(file: &KdumpFile, found: &Places) -> Vec<Check> {
     let mut detail = format!("{} places, shared by {} more pages", found.places, found.shared);
     if found.unused > 0 {
         detail.push_str(&format!("; {} bytes between them belong to no page", found.unused));
     }
-    if found.crowded > 0 {
-        detail.push_str(&format!("; {} ranges of the file have too many to compare", found.crowded));
+    if !found.compared {
+        detail.push_str("; there are more than can be compared");
     }
-    let verdict = if found.overlapping + found.crowded > 0 { Verdict::Damaged } else { Verdict::Good };
+    let verdict = if found.overlapping > 0 { Verdict::Damaged } else { Verdict::Good };
     let mut rows = vec![row("page data", verdict, detail)];
+    // A file that ended early has data whose descriptors were not written.
+    if let Some((offset, len)) = found.unclaimed.filter(|_| !file.incomplete()) {
+        let detail =
+            format!("{len} bytes at file offset {offset} look like page data, and no descriptor points at them");
+        rows.push(row("page data", Verdict::Damaged, detail));
+    }
     for o in &found.first {
         rows.push(row(
             "page data",
@@ -126,7 +147,7 @@ fn places(file: &KdumpFile) -> Result<Vec<Check>, EngineError> {
     if more > 0 {
         rows.push(row("page data", Verdict::Damaged, format!("{more} more overlaps")));
     }
-    Ok(rows)
+    rows
 }
 
 fn faults(input: &Input, pages: &PageCounts) -> Check {

@@ -24,7 +24,7 @@ pub struct Dump {
     pub ram: BTreeSet<u64>,
     /// Page frames with a descriptor, in order.
     pub kept: Vec<u64>,
-    descriptors: usize,
+    pub descriptors: usize,
 }
 
 /// Where a page's bytes are.

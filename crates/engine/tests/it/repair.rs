@@ -1,9 +1,9 @@
 //! Repairing dumps that were cut or damaged, and verifying what comes of it.
 
-use crate::common::{dump, options, place};
+use crate::common::{dump, place};
 use crate::reader::Dump;
 use coresift_engine::{
-    EngineError, Fault, Repair, RepairOptions, Silent, Verdict, Verification, VerifyOptions, repair, verify,
+    EngineError, Fault, Repair, RepairOptions, Silent, Stop, Verdict, Verification, VerifyOptions, repair, verify,
 };
 use coresift_format::{FormatError, Input, PhysAddr};
 use coresift_synth::{Image, KernelLayout, Machine};
@@ -13,7 +13,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-const OPTIONS: RepairOptions = RepairOptions { read_pages: true, threads: NonZeroUsize::new(2), force: true };
+fn options() -> RepairOptions {
+    RepairOptions { read_pages: true, threads: NonZeroUsize::new(2), force: true, stop: Stop::default() }
+}
 
 fn image() -> Image {
     Machine::new(KernelLayout::get("6.12"))
@@ -26,7 +28,7 @@ fn image() -> Image {
 
 /// Files of one image: ours in order of need, and one in the order of addresses.
 fn files(image: &Image) -> Vec<Vec<u8>> {
-    let ours = dump(crate::common::core(image), &options(31)).1;
+    let ours = dump(crate::common::core(image), &crate::common::options(31)).1;
     vec![ours, image.kdump().without(16, &["free"]).bytes()]
 }
 
@@ -40,7 +42,7 @@ impl Bench {
     fn repair(&self, file: &[u8]) -> Result<(Repair, Vec<u8>), EngineError> {
         let (path, out) = (self.0.path().join("in"), self.0.path().join("out"));
         std::fs::write(&path, file).unwrap();
-        let report = repair(&path, &out, &OPTIONS, &Silent)?;
+        let report = repair(&path, &out, &options(), &Silent)?;
         let (had, has) = (file.len() as u64, std::fs::metadata(&out).unwrap().len());
         assert!(has <= had + (2 << 20), "{has} bytes made of {had}");
         assert_eq!(std::fs::read(&path).unwrap(), file, "the input is not touched");
@@ -213,10 +215,10 @@ fn the_target_is_neither_the_input_nor_overwritten_unasked() {
     let bench = Bench::new();
     let path = bench.0.path().join("in");
     std::fs::write(&path, image().kdump().bytes()).unwrap();
-    assert!(matches!(repair(&path, &path, &OPTIONS, &Silent), Err(EngineError::TargetIsInput { .. })));
+    assert!(matches!(repair(&path, &path, &options(), &Silent), Err(EngineError::TargetIsInput { .. })));
     let out = bench.0.path().join("out");
     std::fs::write(&out, b"mine").unwrap();
-    let careful = RepairOptions { force: false, ..OPTIONS };
+    let careful = RepairOptions { force: false, ..options() };
     assert!(matches!(repair(&path, &out, &careful, &Silent), Err(EngineError::TargetExists { .. })));
     assert_eq!(std::fs::read(&out).unwrap(), b"mine");
 }

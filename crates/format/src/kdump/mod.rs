@@ -23,6 +23,7 @@ mod layout;
 mod overlap;
 mod read;
 mod set;
+mod table;
 mod walk;
 
 pub use bitmap::BitmapFaults;
@@ -33,6 +34,7 @@ pub use header::{
 };
 pub use identity::PartIdentity;
 pub use layout::Layout;
-pub use overlap::{Overlap, Overlaps};
+pub use overlap::{Overlap, Place, Places};
 pub use set::{Arranged, SetError, SplitSet, arrange, common_sub_header};
+pub use table::{TableFit, TableLook};
 pub use walk::{Described, DescriptorCounts, Loss};

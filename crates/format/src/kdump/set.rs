@@ -147,9 +147,8 @@ pub fn arrange(mut parts: Vec<KdumpFile>) -> std::result::Result<Arranged, SetEr
 fn incomplete(parts: &[KdumpFile]) -> Vec<SetError> {
     let lacks = |part: &KdumpFile| match (part.part(), part.count_descriptors()) {
         (None, _) => Some("its whole range, for it ended before that was known".to_owned()),
-        (_, Ok(counts)) if counts.lost() == 0 => None,
-        (_, Ok(counts)) => Some(format!("{} of the {} pages of its range", counts.lost(), part.stored.len())),
-        (_, Err(error)) => Some(format!("what cannot be read of its page descriptors: {error}")),
+        (_, counts) if counts.lost() == 0 => None,
+        (_, counts) => Some(format!("{} of the {} pages of its range", counts.lost(), part.stored.len())),
     };
     let marked = parts.iter().filter(|part| part.incomplete());
     let named = marked.filter_map(|part| {

@@ -5,10 +5,16 @@ use super::desc::PageDesc;
 use super::file::KdumpFile;
 use crate::bytes::read_some;
 use crate::codec::Codec;
-use crate::{Pfn, PhysicalMemory, ReadError, Result};
+use crate::elf_memory::io_error;
+use crate::endian::Endian;
+use crate::{FormatError, Pfn, PhysicalMemory, ReadError, Result};
+use std::io;
+use std::ops::Range;
 
 /// Descriptors read at a time (384 KiB).
 const AT_A_TIME: u64 = 16 << 10;
+/// Bytes read at a time around a place of the disk that cannot be read: what a disk gives up at once.
+const PIECE: u64 = 4096;
 
 /// Why the page of a descriptor cannot be read, as far as the descriptor tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +25,8 @@ pub enum Loss {
     BeyondEnd,
     /// No writer writes such a descriptor.
     BadDescriptor,
+    /// The operating system cannot read the descriptor.
+    Unreadable,
 }
 
 /// A page that the 2nd bitmap promises, and its descriptor.
@@ -47,6 +55,8 @@ pub struct DescriptorCounts {
     pub beyond_end: u64,
     /// Pages whose descriptor cannot be true.
     pub damaged: u64,
+    /// Pages whose descriptor the operating system cannot read.
+    pub unreadable: u64,
 }
 
 impl DescriptorCounts {
@@ -62,21 +72,51 @@ impl DescriptorCounts {
         self.unwritten += other.unwritten;
         self.beyond_end += other.beyond_end;
         self.damaged += other.damaged;
+        self.unreadable += other.unreadable;
     }
 
     /// Pages the bitmap promises and that cannot be read.
     #[must_use]
     pub const fn lost(&self) -> u64 {
-        self.unwritten.saturating_add(self.beyond_end).saturating_add(self.damaged)
+        self.unwritten.saturating_add(self.beyond_end).saturating_add(self.damaged).saturating_add(self.unreadable)
+    }
+}
+
+/// A piece of the table of descriptors.
+#[derive(Default)]
+struct Table {
+    /// Its ranks.
+    first: u64,
+    end: u64,
+    raw: Vec<u8>,
+    /// What of `raw` cannot be read, and why.
+    holes: Vec<(Range<usize>, io::Error)>,
+}
+
+impl Table {
+    /// Descriptor number `rank`; `None` where the file ends before it.
+    fn get(&self, rank: u64, endian: Endian) -> io::Result<Option<PageDesc>> {
+        let at = usize::try_from(rank.saturating_sub(self.first)).unwrap_or(usize::MAX).saturating_mul(PageDesc::SIZE);
+        let end = at.saturating_add(PageDesc::SIZE);
+        if let Some((_, error)) = self.holes.iter().find(|(hole, _)| hole.start < end && at < hole.end) {
+            return Err(error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error));
+        }
+        Ok(self.raw.get(at..).and_then(|raw| PageDesc::decode(raw, endian)))
+    }
+}
+
+/// What the operating system said.
+fn io_of(error: FormatError) -> io::Error {
+    match error {
+        FormatError::Io { error, .. } => error,
+        other => io::Error::other(other),
     }
 }
 
 impl KdumpFile {
     /// Counts the pages of the file by what their descriptors say.
-    ///
-    /// # Errors
-    /// The operating system's. A file that ends inside the descriptors is no error: see [`DescriptorCounts::beyond_end`].
-    pub fn count_descriptors(&self) -> Result<DescriptorCounts> {
+    #[must_use]
+    pub fn count_descriptors(&self) -> DescriptorCounts {
         let mut counts = DescriptorCounts::default();
         self.each_descriptor(Pfn(0), Pfn(u64::MAX), |page| match page.state {
             Ok(codec) => {
@@ -86,32 +126,50 @@ impl KdumpFile {
             Err((Loss::Unwritten, _)) => counts.unwritten += 1,
             Err((Loss::BeyondEnd, _)) => counts.beyond_end += 1,
             Err((Loss::BadDescriptor, _)) => counts.damaged += 1,
-        })?;
-        Ok(counts)
+            Err((Loss::Unreadable, _)) => counts.unreadable += 1,
+        });
+        counts
     }
 
-    /// Shows `each` the descriptor of every stored page of `from..to`, ascending. Reads 384 KiB at a time.
-    ///
-    /// # Errors
-    /// The operating system's. Descriptors beyond the end of the file are shown as [`Loss::BeyondEnd`].
-    pub fn each_descriptor(&self, from: Pfn, to: Pfn, mut each: impl FnMut(Described)) -> Result<()> {
+    /// Shows `each` the descriptor of every stored page of `from..to`, ascending. Reads 384 KiB at a time. Descriptors beyond the end of the
+    /// file, or where the operating system cannot read, are shown as lost.
+    pub fn each_descriptor(&self, from: Pfn, to: Pfn, mut each: impl FnMut(Described)) {
         let mut rank = self.stored().rank(from);
         let end = self.stored().rank(to);
-        let (mut raw, mut first, mut until) = (Vec::new(), rank, rank);
+        let mut table = Table::default();
         for (start, stop) in self.stored().runs(from, to) {
             for pfn in start.0..stop.0 {
-                if rank >= until {
-                    (first, until) = (rank, rank + AT_A_TIME.min(end.saturating_sub(rank)).max(1));
-                    let (at, len) = (self.descriptor_at(first), (until - first) * PageDesc::SIZE as u64);
-                    raw = read_some(&*self.bytes, "page descriptors", at, len)?;
+                if rank >= table.end {
+                    table = self.read_table(rank..rank + AT_A_TIME.min(end.saturating_sub(rank)).max(1));
                 }
-                let at = (rank - first) as usize * PageDesc::SIZE;
-                let desc = raw.get(at..).and_then(|raw| PageDesc::decode(raw, self.layout().endian));
-                each(self.described(Pfn(pfn), rank, desc));
+                each(self.described(Pfn(pfn), rank, table.get(rank, self.layout().endian)));
                 rank += 1;
             }
         }
-        Ok(())
+    }
+
+    /// The descriptors number `ranks`; around a place that cannot be read, all that can be.
+    fn read_table(&self, ranks: Range<u64>) -> Table {
+        let (at, len) = (self.descriptor_at(ranks.start), (ranks.end - ranks.start) * PageDesc::SIZE as u64);
+        let mut table = Table { first: ranks.start, end: ranks.end, raw: Vec::new(), holes: Vec::new() };
+        match read_some(&*self.bytes, "page descriptors", at, len) {
+            Ok(raw) => table.raw = raw,
+            Err(_) => {
+                for from in (at..at + len).step_by(PIECE as usize) {
+                    let want = PIECE.min(at + len - from);
+                    match read_some(&*self.bytes, "page descriptors", from, want) {
+                        Ok(piece) if piece.is_empty() => break,
+                        Ok(piece) => table.raw.extend(piece),
+                        Err(error) => {
+                            let start = table.raw.len();
+                            table.raw.resize(start + want as usize, 0);
+                            table.holes.push((start..table.raw.len(), io_of(error)));
+                        }
+                    }
+                }
+            }
+        }
+        table
     }
 
     /// Counts bits of the bitmaps that no writer sets.
@@ -132,25 +190,27 @@ impl KdumpFile {
     }
 
     /// The descriptor of one page; `None` where the 2nd bitmap has no such page.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub fn describe(&self, pfn: Pfn) -> Result<Option<Described>> {
+    #[must_use]
+    pub fn describe(&self, pfn: Pfn) -> Option<Described> {
         if !self.stored().contains(pfn) {
-            return Ok(None);
+            return None;
         }
         let rank = self.stored().rank(pfn);
-        let raw = read_some(&*self.bytes, "page descriptor", self.descriptor_at(rank), PageDesc::SIZE as u64)?;
-        Ok(Some(self.described(pfn, rank, PageDesc::decode(&raw, self.layout().endian))))
+        let table = self.read_table(rank..rank + 1);
+        Some(self.described(pfn, rank, table.get(rank, self.layout().endian)))
     }
 
-    fn described(&self, pfn: Pfn, rank: u64, desc: Option<PageDesc>) -> Described {
+    fn described(&self, pfn: Pfn, rank: u64, read: io::Result<Option<PageDesc>>) -> Described {
         let at = self.descriptor_at(rank);
-        let state = match desc {
-            Some(desc) => self.check(pfn, at, desc),
-            None => Err((Loss::BeyondEnd, ReadError::Truncated { pfn, offset: at, len: self.bytes.len() })),
+        let (desc, state) = match read {
+            Ok(Some(desc)) => (desc, self.check(pfn, at, desc)),
+            Ok(None) => {
+                let error = ReadError::Truncated { pfn, offset: at, len: self.bytes.len() };
+                (PageDesc::default(), Err((Loss::BeyondEnd, error)))
+            }
+            Err(error) => (PageDesc::default(), Err((Loss::Unreadable, io_error(pfn, error)))),
         };
-        Described { pfn, rank, at, desc: desc.unwrap_or_default(), state }
+        Described { pfn, rank, at, desc, state }
     }
 
     /// Whether the descriptor at file offset `at` can be true, and the codec it names.

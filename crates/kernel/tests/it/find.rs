@@ -256,5 +256,5 @@ fn c25_notes_of_five_of_eight_cpus_are_told_by_what_the_cpus_saved() {
     let input = Input::from_bytes(Arc::new(core.bytes())).unwrap();
     let kernel = Kernel::open(&input, image.vmcoreinfo.as_bytes()).unwrap();
     let found = NoteCpus::find(&kernel, &input).unwrap();
-    assert_eq!(found, NoteCpus { possible: 8, notes: order.map(Some).to_vec() });
+    assert_eq!(found, NoteCpus { possible: 8, notes: order.map(Some).to_vec(), unsaved: 0 });
 }

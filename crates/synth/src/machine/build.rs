@@ -99,6 +99,10 @@ impl Machine {
         let note = elf::Note::vmcoreinfo(&text).bytes(elf::Order::Little);
         let at = ram.alloc((note.len() as u64).div_ceil(PAGE), 1);
         ram.write(at * PAGE, &note);
+        if let Some(pointer) = image.symbols.get(crate::symbols::VMCOREINFO_DATA) {
+            // The text begins behind the header and the name of the note.
+            image.write(&mut ram, *pointer, &(page_offset + at * PAGE + 24).to_le_bytes());
+        }
         for (pfn, bytes) in &self.planted {
             assert!(ram.contains(*pfn), "no RAM at {pfn:#x} to plant in");
             ram.write(pfn * PAGE, bytes);

@@ -1,0 +1,72 @@
+//! Headers and notes as they should be, as far as the rest of the file tells.
+
+use super::Job;
+use coresift_format::kdump::{Header, KdumpFile, Region, SubHeader};
+use coresift_format::{Field, Input, Notes};
+
+/// Takes out of the headers what cannot be true, and puts in what the rest of the file tells.
+pub(super) fn headers(
+    job: &Job<'_>,
+    file: &KdumpFile,
+    header: &mut Header,
+    sub: &mut SubHeader,
+    changed: &mut Vec<String>,
+) {
+    let input = job.input;
+    for region in [Region::Vmcoreinfo, Region::Notes, Region::Eraseinfo] {
+        if !file.has_region(region) {
+            region.set(sub, 0, 0);
+            changed.push(format!("{} that lay outside the file taken out of the sub header", region.name()));
+        }
+    }
+    let text = input.vmcoreinfo().map_or(0, |text| text.len() as u64);
+    if let Some(at) = input.vmcoreinfo_offset_in_notes()
+        && sub.size_vmcoreinfo != text
+    {
+        Region::Vmcoreinfo.set(sub, sub.offset_note.saturating_add(at), text);
+        changed.push("the place of VMCOREINFO taken from the notes".to_owned());
+    }
+    let cpus = Notes::new(input.notes(), input.byte_order()).cpus();
+    if cpus > 0 && u32::try_from(header.nr_cpus) != Ok(cpus) {
+        header.nr_cpus = i32::try_from(cpus).unwrap_or(i32::MAX);
+        changed.push(format!("nr_cpus set to {cpus}, the number of register notes"));
+    }
+    let unnamed = job.found.table.map_or(0, |table| table.codecs & !header.status);
+    if unnamed != 0 {
+        header.status |= unnamed;
+        changed.push("codecs that pages are compressed with named in status".to_owned());
+    }
+    of_kernel(job, header, sub, changed);
+}
+
+/// Puts in what the kernel's memory tells of itself, unless the writer did not know the kernel.
+fn of_kernel(job: &Job<'_>, header: &mut Header, sub: &mut SubHeader, changed: &mut Vec<String>) {
+    let Some(kernel) = job.kernel.filter(|_| crate::verify::knew_kernel(header)) else { return };
+    if header.utsname.as_flattened() != &kernel.utsname[..] {
+        for (to, from) in header.utsname.iter_mut().zip(kernel.utsname.as_chunks::<65>().0) {
+            *to = *from;
+        }
+        changed.push("utsname taken from the kernel's memory".to_owned());
+    }
+    if header.machine().starts_with(b"x86_64") && sub.phys_base != kernel.phys_base {
+        sub.phys_base = kernel.phys_base;
+        changed.push("phys_base taken from the page tables".to_owned());
+    }
+}
+
+/// The notes of `input`; one that was cut is made as short as what is left of it.
+pub(super) fn whole_notes(input: &Input) -> Vec<u8> {
+    /// Bytes in front of a note's name, and where in them the length of its data is (`n_descsz`).
+    const HEADER: usize = 12;
+    const DESC_SIZE: Field = Field { at: 4, size: 4 };
+    let (mut raw, endian) = (input.notes().to_vec(), input.byte_order());
+    let torn = Notes::new(input.notes(), endian).find(|note| note.torn);
+    let Some(torn) = torn else { return raw };
+    let name = (torn.name.len() + 1).next_multiple_of(4);
+    let start = torn.desc_offset.saturating_sub(name + HEADER);
+    match raw.get_mut(start..) {
+        Some(header) if !torn.desc.is_empty() => endian.put(header, DESC_SIZE, torn.desc.len() as u64),
+        _ => raw.truncate(start),
+    }
+    raw
+}
