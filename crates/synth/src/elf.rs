@@ -3,6 +3,7 @@
 use crate::image::Image;
 use crate::sparse::SparseFile;
 use crate::{PAGE, SECTION_PAGES, START_KERNEL_MAP};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Where every CPU is, behind `_stext`.
@@ -39,6 +40,11 @@ impl Note {
     #[must_use]
     pub fn vmcoreinfo(text: &str) -> Self {
         Self::new("VMCOREINFO", 0, text)
+    }
+
+    /// What a CPU of a kernel with these symbols left in its registers when it stopped, in the core's notes and in `crash_notes`.
+    pub(crate) fn saved(cpu: u32, symbols: &BTreeMap<String, u64>) -> Self {
+        Self::prstatus(cpu, symbols["_stext"] + RIP, symbols["init_task"])
     }
 
     /// Registers of a CPU: 336 bytes, of which the process id, `rip` and `rsp` are set.
@@ -131,9 +137,7 @@ impl<'a> Elf<'a> {
     /// What a capture kernel shows: notes of each CPU and VMCOREINFO, one segment for each range of RAM with addresses of the linear map.
     /// Kernels that export no `NUMBER(phys_base)` get the segment of the kernel image, too, which tells it (see [`Self::with_image`]).
     pub(crate) fn of(image: &'a Image) -> Self {
-        let rip = image.symbols["_stext"] + RIP;
-        let mut notes: Vec<Note> =
-            (0..image.cpus).map(|cpu| Note::prstatus(cpu, rip, image.symbols["init_task"])).collect();
+        let mut notes: Vec<Note> = (0..image.cpus).map(|cpu| Note::saved(cpu, &image.symbols)).collect();
         notes.push(Note::vmcoreinfo(&image.vmcoreinfo));
         // Sections whose contents repeat have one another's bytes in the file, too.
         let (tail, period) = image.tail.as_ref().map_or((u64::MAX, SECTION_PAGES), |t| (t.first, t.period()));

@@ -94,7 +94,7 @@ impl<'a> Kdump<'a> {
     /// A version 6 file with every page, zlib where it helps.
     pub(crate) fn of(image: &'a Image) -> Self {
         let ram: BTreeSet<u64> = image.ram().iter().cloned().flatten().collect();
-        let mut notes: Vec<Note> = (0..image.cpus).map(|cpu| Note::prstatus(cpu, image.image_virt, 0)).collect();
+        let mut notes: Vec<Note> = (0..image.cpus).map(|cpu| Note::saved(cpu, &image.symbols)).collect();
         notes.push(Note::vmcoreinfo(&image.vmcoreinfo));
         Self {
             image,

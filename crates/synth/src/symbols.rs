@@ -2,7 +2,7 @@
 //! types of what they point at (BTF).
 
 use crate::PAGE;
-use crate::elf::{Note, Order, RIP};
+use crate::elf::{Note, Order};
 use crate::kernel_image::KernelImage;
 use crate::population::{Kind, Population};
 use crate::ram::Ram;
@@ -90,11 +90,10 @@ fn register_notes(ram: &mut Ram, image: &mut KernelImage, page_offset: u64, cpus
         let at = image.object(ram, name, 8, 8);
         image.write(ram, at, &value.to_le_bytes());
     }
-    let (rip, rsp) = (image.symbols["_stext"] + RIP, image.symbols["init_task"]);
     for cpu in 0..cpus {
         let offset = ram.read_u64(image.phys(offsets + u64::from(cpu) * 8));
         let at = notes.wrapping_add(offset) - page_offset;
-        ram.write(at, &Note::prstatus(cpu, rip, rsp).bytes(Order::Little));
+        ram.write(at, &Note::saved(cpu, &image.symbols).bytes(Order::Little));
     }
 }
 

@@ -27,7 +27,8 @@ impl Job<'_> {
             raw
         };
         let data = file.first_data();
-        let end = file.bytes().len().max(data);
+        // Without a sound page there is nothing behind the descriptors worth having; where the 2nd bitmap lost bits, it is more of them.
+        let end = if self.found.counts.sound == 0 { data } else { file.bytes().len().max(data) };
         let block = report.page_size;
         let sub = sub.encode(header.header_version, file.layout());
         // Bitmaps may be mostly holes.
@@ -66,7 +67,7 @@ impl Job<'_> {
     /// Copies the page data; where they end in the new file, in bytes from its start.
     fn data(&self, file: &KdumpFile, data: u64, end: u64) -> Result<u64, Failed> {
         let pages = |at: u64| at.saturating_sub(data) / file.page_size().bytes() as u64;
-        let copied = self.copy(file.bytes(), data, file.bytes().len(), &mut |at| {
+        let copied = self.copy(file.bytes(), data, end.min(file.bytes().len()), &mut |at| {
             self.observer.progress(Stage::CopyPages, pages(at), pages(end));
         })?;
         // A hole at the end of a sparse file was not copied.

@@ -19,14 +19,21 @@ pub(super) fn headers(
             changed.push(format!("{} that lay outside the file taken out of the sub header", region.name()));
         }
     }
-    let text = input.vmcoreinfo().map_or(0, |text| text.len() as u64);
-    if let Some(at) = input.vmcoreinfo_offset_in_notes()
-        && sub.size_vmcoreinfo != text
-    {
-        Region::Vmcoreinfo.set(sub, sub.offset_note.saturating_add(at), text);
-        changed.push("the place of VMCOREINFO taken from the notes".to_owned());
+    let notes = Notes::new(input.notes(), input.byte_order());
+    let place = notes.vmcoreinfo().map(|text| (sub.offset_note.saturating_add(text.start as u64), text.len() as u64));
+    match place {
+        Some((at, len)) if (sub.offset_vmcoreinfo, sub.size_vmcoreinfo) != (at, len) => {
+            Region::Vmcoreinfo.set(sub, at, len);
+            changed.push("the place of VMCOREINFO taken from the notes".to_owned());
+        }
+        // Where only the head of its note is damaged, the text is still of use.
+        None if sub.size_vmcoreinfo > 0 && input.vmcoreinfo().is_none_or(|text| !text.starts_with(b"OSRELEASE=")) => {
+            Region::Vmcoreinfo.set(sub, 0, 0);
+            changed.push("VMCOREINFO that is lost taken out of the sub header".to_owned());
+        }
+        _ => {}
     }
-    let cpus = Notes::new(input.notes(), input.byte_order()).cpus();
+    let cpus = notes.cpus();
     if cpus > 0 && u32::try_from(header.nr_cpus) != Ok(cpus) {
         header.nr_cpus = i32::try_from(cpus).unwrap_or(i32::MAX);
         changed.push(format!("nr_cpus set to {cpus}, the number of register notes"));

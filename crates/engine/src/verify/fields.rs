@@ -2,7 +2,7 @@
 
 use coresift_format::codec::Codec;
 use coresift_format::kdump::{
-    KdumpFile, MAX_VERSION, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader, TableLook,
+    KdumpFile, MAX_VERSION, Region, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader, TableLook,
 };
 use coresift_format::{FormatError, Input, Notes, PhysicalMemory};
 
@@ -96,7 +96,7 @@ pub fn disagreements(input: &Input, file: &KdumpFile, table: Option<TableLook>) 
         let place =
             notes.vmcoreinfo().map(|text| (sub.offset_note.saturating_add(text.start as u64), text.len() as u64));
         let named = (sub.offset_vmcoreinfo, sub.size_vmcoreinfo);
-        if sub.size_vmcoreinfo > 0 && place != Some(named) {
+        if sub.size_vmcoreinfo > 0 && place != Some(named) && file.has_region(Region::Vmcoreinfo) {
             let found = place.map_or("nowhere in them".to_owned(), |(at, len)| format!("{len} bytes at {at}"));
             let named = format!("{} bytes at {}", named.1, named.0);
             wrong.push(format!("VMCOREINFO is {named} by the sub header, and by the notes {found}"));

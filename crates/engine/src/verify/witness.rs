@@ -104,8 +104,13 @@ fn registers(input: &Input, kernel: &Kernel, _: Effort) -> Option<Result<(), Str
     let found = NoteCpus::find(kernel, input)
         .ok()
         .filter(|found| found.unsaved > 0 || found.notes.iter().any(Option::is_some))?;
-    Some(match found.unsaved {
-        0 => Ok(()),
-        unsaved => Err(format!("the registers of {unsaved} notes are none that a cpu saved")),
+    let mut owners: Vec<u32> = found.notes.iter().flatten().copied().collect();
+    let all = owners.len();
+    owners.sort_unstable();
+    owners.dedup();
+    Some(match (found.unsaved, all - owners.len()) {
+        (0, 0) => Ok(()),
+        (0, twice) => Err(format!("the registers of {twice} notes are those of a cpu that another note is of")),
+        (unsaved, _) => Err(format!("the registers of {unsaved} notes are none that a cpu saved")),
     })
 }
