@@ -5,6 +5,8 @@ use super::desc::PageDesc;
 use super::detect;
 use super::header::{Abi, Header, HeaderLayout, MAX_VERSION, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
 use super::identity::PartIdentity;
+use super::limits::{limit_blocks, limit_pages};
+use super::region::Region;
 use crate::bytes::{Bytes, Padded, read_exact, read_some};
 use crate::endian::Bits;
 use crate::error::FETCH_AGAIN;
@@ -17,7 +19,7 @@ const HEADER_MIN: u64 = 452;
 /// Bytes a main header has at most.
 const HEADER_MAX: u64 = 464;
 /// Bytes a sub header has at most.
-const SUB_HEADER_MAX: u64 = 104;
+pub(super) const SUB_HEADER_MAX: u64 = 104;
 /// The field is unusable, but the pages can be read without it.
 const REST_IS_USABLE: &str = "the pages can be read, what the field stands for cannot";
 
@@ -278,65 +280,6 @@ impl KdumpFile {
     }
 }
 
-/// A region of a kdump-compressed file that the sub header names by offset and size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Region {
-    /// The text of the VMCOREINFO note (inside the notes from version 4 on).
-    Vmcoreinfo,
-    /// ELF notes.
-    Notes,
-    /// The text that says what was erased.
-    Eraseinfo,
-}
-
-impl Region {
-    /// Names of region, offset field and size field.
-    const fn names(self) -> [&'static str; 3] {
-        match self {
-            Self::Vmcoreinfo => ["VMCOREINFO", "offset_vmcoreinfo", "size_vmcoreinfo"],
-            Self::Notes => ["ELF notes", "offset_note", "size_note"],
-            Self::Eraseinfo => ["eraseinfo", "offset_eraseinfo", "size_eraseinfo"],
-        }
-    }
-
-    /// What the region is called.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        let [name, ..] = self.names();
-        name
-    }
-
-    const fn place(self, sub: &SubHeader) -> (u64, u64) {
-        match self {
-            Self::Vmcoreinfo => (sub.offset_vmcoreinfo, sub.size_vmcoreinfo),
-            Self::Notes => (sub.offset_note, sub.size_note),
-            Self::Eraseinfo => (sub.offset_eraseinfo, sub.size_eraseinfo),
-        }
-    }
-
-    /// Makes `sub` say that the region begins at file offset `offset` and has `size` bytes; both are 0 for none.
-    pub const fn set(self, sub: &mut SubHeader, offset: u64, size: u64) {
-        let (to_offset, to_size) = match self {
-            Self::Vmcoreinfo => (&mut sub.offset_vmcoreinfo, &mut sub.size_vmcoreinfo),
-            Self::Notes => (&mut sub.offset_note, &mut sub.size_note),
-            Self::Eraseinfo => (&mut sub.offset_eraseinfo, &mut sub.size_eraseinfo),
-        };
-        (*to_offset, *to_size) = (offset, size);
-    }
-
-    /// The field that puts the region outside a file of `len` bytes, and its value.
-    fn check(self, sub: &SubHeader, len: u64) -> std::result::Result<(), (&'static str, u64)> {
-        let (offset, size) = self.place(sub);
-        let [_, offset_field, size_field] = self.names();
-        match len.checked_sub(offset) {
-            _ if size == 0 => Ok(()),
-            None => Err((offset_field, offset)),
-            Some(room) if size > room => Err((size_field, size)),
-            Some(_) => Ok(()),
-        }
-    }
-}
-
 /// Everything the places of the bitmaps depend on.
 struct Places<'a> {
     file: &'a str,
@@ -403,77 +346,6 @@ impl Places<'_> {
 
 /// Bitmaps beyond the end of a file that was cut short: those of 8 PiB of memory.
 const MAX_PADDING: u64 = 1 << 39;
-
-/// Makes regions that lie beyond the end of the file as long as the notes and the page count need, where they claim to be longer.
-fn limit_blocks(
-    bytes: &dyn Bytes,
-    header: &mut Header,
-    layout: HeaderLayout,
-    page: PageSize,
-) -> Result<Vec<FormatError>> {
-    let block = page.bytes() as u64;
-    let raw = read_some(bytes, "sub header", block, SUB_HEADER_MAX)?;
-    let layout = detect::sub_header(&raw, header, layout, u64::MAX);
-    let Some(sub) = SubHeader::decode(&raw, header.header_version, layout) else { return Ok(Vec::new()) };
-    let end_of = |header: &Header| {
-        (1 + u64::from(header.sub_hdr_size)).saturating_add(header.bitmap_blocks.into()).saturating_mul(block)
-    };
-    let wide = header.header_version >= 6 && sub.max_mapnr_64.min(u32::MAX.into()) == u64::from(header.max_mapnr);
-    let pages = if wide { sub.max_mapnr_64 } else { header.max_mapnr.into() };
-    let sub_len = SubHeader::size(header.header_version, layout.abi) as u64;
-    let notes = if header.header_version >= 4 { sub.size_note } else { sub.size_vmcoreinfo };
-    let needs = [
-        ("sub_hdr_size", page.pages_for(sub_len.saturating_add(notes))),
-        ("bitmap_blocks", 2 * page.pages_for(pages.div_ceil(8))),
-    ];
-    let mut problems = Vec::new();
-    for (field, needed) in needs {
-        let beyond = end_of(header) > bytes.len();
-        let value = if field == "sub_hdr_size" { &mut header.sub_hdr_size } else { &mut header.bitmap_blocks };
-        let Ok(needed) = u32::try_from(needed) else { continue };
-        if beyond && *value > needed && needed > 0 {
-            problems.push(FormatError::BadField {
-                file: bytes.name().to_owned(),
-                field,
-                offset: Header::offset_of(field, layout.abi),
-                value: value.to_string(),
-                rule: format!("the file ends before that, and {needed} blocks are all that is needed"),
-                next: "the smaller number is taken",
-            });
-            *value = needed;
-        }
-    }
-    Ok(problems)
-}
-
-/// Makes the number of pages fit the bitmaps, as the other header says it or else as many as there are bits for.
-fn limit_pages(file: &str, abi: Abi, page: PageSize, header: &mut Header, sub: &mut SubHeader) -> Option<FormatError> {
-    // A file with one bitmap for both may use all blocks; one whose page count is wrong is taken to have two.
-    let room = |blocks: u32| u64::from(blocks) * page.bytes() as u64 * 8;
-    let (most, bits) = (room(header.bitmap_blocks), room(header.bitmap_blocks / 2));
-    let wide = header.header_version >= 6 && sub.max_mapnr_64 != 0;
-    let pages = if wide { sub.max_mapnr_64 } else { header.max_mapnr.into() };
-    if pages <= most {
-        return None;
-    }
-    let narrow = u64::from(header.max_mapnr);
-    let taken = if wide && (1..=bits).contains(&narrow) { narrow } else { bits };
-    header.max_mapnr = u32::try_from(taken).unwrap_or(u32::MAX);
-    let (field, offset) = if wide {
-        sub.max_mapnr_64 = taken;
-        ("max_mapnr_64", page.bytes() as u64 + SubHeader::offset_of("max_mapnr_64", abi))
-    } else {
-        ("max_mapnr", Header::offset_of("max_mapnr", abi))
-    };
-    Some(FormatError::BadField {
-        file: file.to_owned(),
-        field,
-        offset,
-        value: pages.to_string(),
-        rule: format!("the bitmaps have room for {bits} pages"),
-        next: "the number is taken to be the most that fits, or what the main header says",
-    })
-}
 
 fn bad_header(file: &str, abi: Abi, field: &'static str, value: i64, rule: String) -> FormatError {
     let offset = Header::offset_of(field, abi);

@@ -20,21 +20,24 @@ mod file;
 mod header;
 mod identity;
 mod layout;
+mod limits;
 mod overlap;
 mod read;
+mod region;
 mod set;
 mod table;
 mod walk;
 
 pub use bitmap::BitmapFaults;
 pub use desc::PageDesc;
-pub use file::{KdumpFile, Region};
+pub use file::KdumpFile;
 pub use header::{
     Abi, Header, HeaderLayout, MAX_VERSION, SIGNATURE, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader,
 };
 pub use identity::PartIdentity;
 pub use layout::Layout;
 pub use overlap::{Overlap, Place, Places};
+pub use region::Region;
 pub use set::{Arranged, SetError, SplitSet, arrange, common_sub_header};
 pub use table::{TableFit, TableLook};
 pub use walk::{Described, DescriptorCounts, Loss};

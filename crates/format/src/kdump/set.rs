@@ -5,9 +5,10 @@
 //!                                                              └─ SplitSet: each page from the part of its range
 //! ```
 
-use super::file::{KdumpFile, Region};
+use super::file::KdumpFile;
 use super::header::{Header, STATUS_INCOMPLETE, SubHeader};
 use super::read::KdumpView;
+use super::region::Region;
 use crate::{FormatError, MemoryView, PageSet, PageSize, Pfn, PhysAddr, PhysicalMemory};
 use crate::{ReadError, Result};
 use std::io;

@@ -1,4 +1,6 @@
 use super::*;
+use crate::version::KernelVersion;
+use crate::vmcoreinfo::VmcoreInfo;
 use proptest::prelude::*;
 
 /// Keys of a 6.1 kernel.
