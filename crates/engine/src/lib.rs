@@ -20,6 +20,7 @@ mod elf_writer;
 mod error;
 mod explain;
 mod file_writer;
+mod holes;
 mod join;
 mod lock;
 mod log;

@@ -259,7 +259,7 @@ fn united(one: &PageSet, other: &PageSet) -> PageSet {
 }
 
 /// Free pages by the free lists, where the pages themselves do not tell and they are to be left out.
-fn free_by_lists(
+pub fn free_by_lists(
     kernel: &Kernel,
     memory: &dyn PhysicalMemory,
     excluded: ClassSet,

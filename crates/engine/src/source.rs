@@ -1,6 +1,7 @@
 //! The input of a run, what is known about its kernel, and what of it goes into the headers of the output.
 
 use crate::error::EngineError;
+use crate::holes;
 use crate::observer::{Event, Observer};
 use crate::options::{DumpOptions, Exclusion, Format};
 use crate::writer::Metadata;
@@ -30,6 +31,8 @@ pub struct Source {
     pub input: Input,
     /// Its kernel, where it is understood.
     pub kernel: Option<Kernel>,
+    /// What pages without data may be that the input's writer may have left out.
+    unknown: ClassSet,
     /// VMCOREINFO that the input's notes lack, to be added to the output's.
     found_info: Option<Vec<u8>>,
     /// The segments of an ELF core to be made of an input that has none.
@@ -63,7 +66,6 @@ impl Source {
         let mut notes: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
         let missing = missing_pages(&input);
         notes.extend(missing.iter().cloned());
-        notes.extend(input.as_elf().and_then(ElfCore::hole_note));
         let needed = options.exclude.iter().any(|e| {
             let readable = e.classes.without(ClassSet::UNREADABLE);
             readable.iter().any(|class| class != PageClass::Zero)
@@ -93,6 +95,8 @@ impl Source {
                 (None, text.map(<[u8]>::to_vec))
             }
         };
+        let unknown = holes::judge(&mut input, kernel.as_ref());
+        notes.extend(input.as_elf().and_then(ElfCore::hole_note));
         let made_segments = if options.format == Format::Elf && input.as_elf().is_none() {
             let (segments, mapped) = made_segments(&input, kernel.as_ref());
             notes.extend((!mapped).then(|| NOT_MAPPED.to_owned()));
@@ -103,7 +107,7 @@ impl Source {
         for note in &notes {
             observer.event(Event::Note(note.clone()));
         }
-        Ok(Self { input, kernel, found_info, made_segments, missing, notes })
+        Ok(Self { input, kernel, unknown, found_info, made_segments, missing, notes })
     }
 
     /// One more than the highest page frame the output speaks of: that of an earlier dump, else where the memory map and the pages
@@ -194,8 +198,9 @@ impl Source {
     fn with_origin(&self, mut notes: Vec<u8>, level: DumpLevel) -> Vec<u8> {
         let page = self.input.memory().page_size();
         let address = |pfn: Pfn| pfn.0.saturating_mul(page.bytes() as u64);
-        let ram = self.input.memory().ram().all_runs().map(|(start, end)| (address(start), address(end))).collect();
-        add_origin(&mut notes, self.input.byte_order(), &ElfOrigin { level: level.number(), ram });
+        let runs = self.input.memory().ram().all_runs().map(|(start, end)| (address(start), address(end)));
+        let (ram, partial) = ElfOrigin::longest(runs);
+        add_origin(&mut notes, self.input.byte_order(), &ElfOrigin { level: level.number(), ram, partial });
         notes
     }
 
@@ -220,7 +225,8 @@ impl Source {
 
     /// What was left out of the input before stays left out.
     pub fn raise(&self, asked: Exclusion, observer: &dyn Observer) -> Exclusion {
-        let recorded = self.input.level().and_then(|level| u8::try_from(level).ok()).and_then(DumpLevel::new);
+        let maybe = (!self.unknown.is_empty()).then(|| DumpLevel::describing(self.unknown));
+        let recorded = self.input.level().and_then(|level| u8::try_from(level).ok()).and_then(DumpLevel::new).or(maybe);
         let before = recorded.filter(|_| self.input.kdump_header().is_none_or(|(header, _)| header.header_version > 0));
         // What cannot be told apart is kept, and the level says so.
         let wanted = asked.level;

@@ -3,6 +3,7 @@
 
 use crate::bytes::Bytes;
 use crate::elf::{ElfHeaders, Segment};
+use crate::elf_origin::ElfOrigin;
 use crate::error::FETCH_AGAIN;
 use crate::{FormatError, PageSize};
 
@@ -22,13 +23,16 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// The holes of `headers`, which `bytes` begins with. Takes time for the headers, whatever they span.
-    pub fn find(bytes: &dyn Bytes, headers: &ElfHeaders, page: PageSize) -> Self {
+    /// The holes of `headers`, which `bytes` begins with; of a core of this program with what its `origin` tells. Takes time for the
+    /// headers, whatever they span.
+    pub fn find(bytes: &dyn Bytes, headers: &ElfHeaders, page: PageSize, origin: Option<&ElfOrigin>) -> Self {
         let data = merged(headers.segments.iter().filter(|s| s.file_size > 0).map(in_file).collect());
         let mut starts: Vec<u64> = headers.segments.iter().map(|s| s.file_offset).collect();
         starts.sort_unstable();
         let mut holes = Self::default();
         let (mut zeros, mut first) = (Vec::new(), None);
+        let own = origin.map(|origin| Own::new(headers, origin));
+        let mut beyond = None;
         let segments = headers.segments.iter().filter(|s| s.has_paddr(headers.bits) && s.file_size < s.mem_size);
         for segment in segments {
             let (start, end) =
@@ -45,10 +49,16 @@ impl Holes {
                 holes.damaged.push((start, behind));
                 behind
             };
-            if zeros_from < end {
-                zeros.push((zeros_from, end));
+            if zeros_from >= end {
+                continue;
             }
+            if own.as_ref().is_some_and(|own| !own.can_have(segment)) {
+                beyond.get_or_insert(segment);
+                continue;
+            }
+            zeros.push((zeros_from, end));
         }
+        holes.problems.extend(beyond.map(|segment| too_long(bytes, segment)));
         holes.problems.extend(first.map(|segment| damaged(bytes, segment, &holes.damaged)));
         holes.believe(bytes, zeros);
         holes
@@ -80,6 +90,30 @@ impl Holes {
     }
 }
 
+/// What a core of this program has zeros in: headers of their own, within memory, where no header has data.
+struct Own {
+    /// Physical addresses with data, merged.
+    data: Vec<(u64, u64)>,
+    /// Memory, merged; `None` where the core does not tell all of it.
+    ram: Option<Vec<(u64, u64)>>,
+}
+
+impl Own {
+    fn new(headers: &ElfHeaders, origin: &ElfOrigin) -> Self {
+        let segments = headers.segments.iter().filter(|s| s.has_paddr(headers.bits) && s.file_size > 0);
+        let data = merged(segments.map(|s| (s.paddr, s.paddr.saturating_add(s.file_size))).collect());
+        let ram = (!origin.partial).then(|| merged(origin.ram.clone()));
+        Self { data, ram }
+    }
+
+    fn can_have(&self, zeros: &Segment) -> bool {
+        let (start, end) = (zeros.paddr, zeros.paddr.saturating_add(zeros.mem_size));
+        let at = |ranges: &[(u64, u64)]| ranges.get(ranges.partition_point(|range| range.1 <= start)).copied();
+        let in_ram = self.ram.as_ref().is_none_or(|ram| at(ram).is_some_and(|(from, to)| from <= start && end <= to));
+        zeros.file_size == 0 && in_ram && at(&self.data).is_none_or(|(from, _)| from >= end)
+    }
+}
+
 /// The bytes of the file that a header names.
 fn in_file(segment: &Segment) -> (u64, u64) {
     (segment.file_offset, segment.file_offset.saturating_add(segment.file_size))
@@ -105,6 +139,21 @@ fn unclaimed(data: &[(u64, u64)], at: u64, len: u64) -> u64 {
         return 0;
     }
     data.get(behind).map_or(len, |next| next.0.min(len)).saturating_sub(at)
+}
+
+fn too_long(bytes: &dyn Bytes, segment: &Segment) -> FormatError {
+    FormatError::BadField {
+        file: bytes.name().to_owned(),
+        field: "p_memsz of PT_LOAD",
+        offset: segment.file_offset,
+        value: segment.mem_size.to_string(),
+        rule: format!(
+            "the segment at physical address {:#x} reaches over data of others or beyond memory (note CORESIFT), or has both data and zeros; \
+             what it has no data for is not taken for memory",
+            segment.paddr
+        ),
+        next: FETCH_AGAIN,
+    }
 }
 
 fn damaged(bytes: &dyn Bytes, segment: &Segment, all: &[(u64, u64)]) -> FormatError {

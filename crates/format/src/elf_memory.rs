@@ -37,7 +37,7 @@ const TOUCH: usize = 4096;
 /// Where segments overlap, the one that stands first in the file wins, among those that have data for the address.
 /// A page is stored when at least one of its bytes has data in the file; its other bytes read as zero. So is a page that segments have
 /// no data for (`p_filesz` below `p_memsz`): it is zeros, which need not be read ([`PhysicalMemory::known_zero`]), unless the file
-/// shows that it was something else. Segments without a physical address are counted and left alone.
+/// shows that it was something else, or it may have been left out ([`ElfCore::set_unknown`]). Segments without a physical address are counted and left alone.
 ///
 /// Parts of a flattened stream's file that no block brings are zeros, and segments may share their data, unless they claim so much
 /// in this way that reading it would not end: then what nobody wrote is not stored.
@@ -53,6 +53,8 @@ pub struct ElfCore {
     holes: Holes,
     origin: Option<ElfOrigin>,
     sets: ElfSets,
+    /// Whether somebody looked which pages without data are zeros.
+    judged: bool,
 }
 
 impl ElfCore {
@@ -69,8 +71,9 @@ impl ElfCore {
         });
         let (data, unwritten) = written(&*bytes, resolve(claims.collect()));
         let (aside, origin, sets) = (Vec::new(), None, ElfSets::default());
-        let mut core = Self { bytes, headers, page, data, unwritten, aside, holes: Holes::default(), origin, sets };
-        core.holes = Holes::find(&*core.bytes, &core.headers, page);
+        let mut core =
+            Self { bytes, headers, page, data, unwritten, aside, holes: Holes::default(), origin, sets, judged: false };
+        core.holes = Holes::find(&*core.bytes, &core.headers, page, None);
         core.set_page_size(page);
         core.headers.problems.extend(core.cut_short());
         core.headers.problems.extend(core.never_written());
@@ -113,9 +116,23 @@ impl ElfCore {
         self.set_page_size(self.page);
     }
 
+    /// Takes those of the pages without data that are in `pages` for something that may have been left out: they are not stored, although
+    /// they read as zeros, as other readers have it. Holds until the pages are found anew.
+    pub fn set_unknown(&mut self, pages: PageSet) {
+        self.judged = true;
+        self.sets.forget(pages);
+    }
+
+    /// Pages without data that are not known to be zeros.
+    #[must_use]
+    pub const fn unknown(&self) -> &PageSet {
+        &self.sets.unknown
+    }
+
     /// Sets the page size once VMCOREINFO has told it, and finds the pages anew.
     pub fn set_page_size(&mut self, page: PageSize) {
         self.page = page;
+        self.judged = false;
         let claims = Claims {
             headers: &self.headers,
             data: &self.data,
@@ -138,7 +155,10 @@ impl ElfCore {
     pub(crate) fn take_notes(&mut self) -> (Vec<u8>, Vec<FormatError>) {
         let mut notes = std::mem::take(&mut self.headers.notes);
         self.origin = ElfOrigin::take(&mut notes, self.headers.endian);
-        if self.origin.is_some() {
+        if let Some(origin) = &self.origin {
+            let mut holes = Holes::find(&*self.bytes, &self.headers, self.page, Some(origin));
+            self.headers.problems.append(&mut holes.problems);
+            self.holes = holes;
             self.set_page_size(self.page);
         }
         (notes, std::mem::take(&mut self.headers.problems))
@@ -184,11 +204,20 @@ impl ElfCore {
     /// that it left out in the same way.
     #[must_use]
     pub fn hole_note(&self) -> Option<String> {
-        let pages = self.sets.zero.len();
-        (pages > 0 && self.origin.is_none()).then(|| {
+        let (zeros, unknown) = (self.sets.zero.len(), self.sets.unknown.len());
+        if zeros + unknown == 0 || self.origin.is_some() {
+            return None;
+        }
+        let told = format!(
+            "{} pages are in program headers, but have no data in the file (p_filesz below p_memsz)",
+            zeros + unknown
+        );
+        Some(if !self.judged {
+            format!("{told}: zeros, or left out by the program that wrote the core, which does not tell the two apart")
+        } else {
             format!(
-                "{pages} pages are in program headers, but have no data in the file (p_filesz below p_memsz): they are taken for zeros, as \
-                 ELF has it; a program that does not tell the two apart may have left them out"
+                "{told}: {zeros} of them are zeros, for no dump level leaves out what they are; {unknown} may be zeros or have been left out, \
+                 which this core does not tell, and count as not in the input"
             )
         })
     }
@@ -448,8 +477,8 @@ impl ElfCore {
     /// Whether the byte at `addr`, which has no data in the file, is a zero of a stored page; else why it is not there.
     fn zeros_at(&self, addr: PhysAddr) -> std::result::Result<(), ReadError> {
         let pfn = addr.pfn(self.page);
-        let ElfSets { ram, stored, beyond_end, damaged, .. } = &self.sets;
-        if stored.contains(pfn) {
+        let ElfSets { ram, stored, unknown, beyond_end, damaged, .. } = &self.sets;
+        if stored.contains(pfn) || unknown.contains(pfn) {
             Ok(())
         } else if beyond_end.contains(pfn) {
             Err(ReadError::Truncated { pfn, offset: self.bytes.len(), len: self.bytes.len() })

@@ -32,6 +32,8 @@ pub struct ElfSets {
     pub stored: PageSet,
     /// Of these, pages that are zeros without being read.
     pub zero: PageSet,
+    /// Pages that may be zeros or may have been left out: not stored.
+    pub unknown: PageSet,
     /// Pages whose data should lie beyond the end of the file, or were never written to it.
     pub beyond_end: PageSet,
     /// Pages whose header is damaged.
@@ -72,6 +74,13 @@ impl ElfSets {
         let [ram, data, zero, beyond_end, damaged] =
             [ram, data, zero, beyond_end, damaged].map(|set| set.without(&aside));
         let stored = PageSet::from_ranges(data.all_runs().chain(zero.all_runs()));
-        Self { ram, stored, zero, beyond_end, damaged, data_end: data.end() }
+        Self { ram, stored, zero, unknown: PageSet::default(), beyond_end, damaged, data_end: data.end() }
+    }
+
+    /// Takes `pages` for something else than zeros, of which nothing is known.
+    pub fn forget(&mut self, pages: PageSet) {
+        self.zero = self.zero.without(&pages);
+        self.stored = self.stored.without(&pages);
+        self.unknown = pages;
     }
 }

@@ -10,7 +10,7 @@ use crate::flattened::{Cut, FlattenedBytes};
 use crate::kdump::{Header, HeaderLayout, KdumpFile, Region, SetError, SplitSet, SubHeader};
 use crate::machine::Machine;
 use crate::notes::Notes;
-use crate::{FormatError, PageSize, PhysicalMemory, Result};
+use crate::{FormatError, PageSet, PageSize, PhysicalMemory, Result};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -315,6 +315,13 @@ impl Input {
     pub fn set_aside(&mut self, ranges: Vec<(u64, u64)>) {
         if let Source::Elf(core) = &mut self.source {
             core.set_aside(ranges);
+        }
+    }
+
+    /// Takes pages of an ELF core for not known: [`ElfCore::set_unknown`].
+    pub fn set_unknown(&mut self, pages: PageSet) {
+        if let Source::Elf(core) = &mut self.source {
+            core.set_unknown(pages);
         }
     }
 

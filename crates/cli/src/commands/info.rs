@@ -255,7 +255,7 @@ impl Info {
         row("", format!("{:>14} of memory ({})", text::count(self.pages.ram), self.size_of(self.pages.ram)));
         row("", format!("{:>14} in the dump ({})", text::count(self.pages.stored), self.size_of(self.pages.stored)));
         if self.pages.holes > 0 {
-            row("", format!("{:>14} of them zeros without data", text::count(self.pages.holes)));
+            row("", format!("{:>14} of them without data", text::count(self.pages.holes)));
         }
         for codec in &self.pages.codecs {
             row("", format!("{:>14} {}", text::count(codec.pages), stored_as(codec.codec)));

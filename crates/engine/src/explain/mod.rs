@@ -13,6 +13,7 @@ pub use file::{InFile, State};
 pub use subject::{Subject, UnknownSubject};
 
 use crate::error::EngineError;
+use crate::holes;
 use crate::verify::misfit;
 use coresift_format::kdump::KdumpFile;
 use coresift_format::{Input, Pfn, PhysAddr};
@@ -116,7 +117,7 @@ pub fn explain_set(
     subjects: &[Subject],
     debug: Option<&DebugFile>,
 ) -> Result<Explanations, EngineError> {
-    let input = crate::verify::salvage_set(paths)?;
+    let mut input = crate::verify::salvage_set(paths)?;
     let mut notes: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
     notes.extend(crate::verify::lone_part(&input));
     notes.extend(misplaced(&input));
@@ -130,6 +131,7 @@ pub fn explain_set(
             None
         }
     };
+    holes::judge(&mut input, kernel.as_ref());
     let mut explainer = Explainer::new(&input, kernel.as_ref(), &mut notes);
     let mut pages = Vec::with_capacity(subjects.len());
     let mut failed = Vec::new();

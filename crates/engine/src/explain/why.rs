@@ -24,6 +24,11 @@ impl Explainer<'_> {
     }
 
     fn left_out(&self, pfn: Pfn, found: Option<&Inspection>) -> String {
+        if self.input.as_elf().is_some_and(|core| core.unknown().contains(pfn)) {
+            let what =
+                found.map_or_else(|| "what it is is not known".to_owned(), |found| format!("it is {}", found.class));
+            return format!("{what}, and {UNKNOWN}");
+        }
         let Some(level) = self.level() else {
             return "it was left out when the core was written".to_owned();
         };
@@ -87,9 +92,13 @@ impl Explainer<'_> {
     }
 }
 
-/// Why a page of an ELF core is there that has no data, where the core does not tell what it left out.
-const HOLE: &str = "a program header describes it and has no data for it (p_filesz below p_memsz), which means zeros; or the program that \
-     wrote the core left it out, and does not tell the two apart";
+/// Of a page of an ELF core that has no data and may be anything.
+const UNKNOWN: &str = "a program header describes it and has no data for it (p_filesz below p_memsz): it was zeros, or the program that wrote \
+     the core left it out, and does not tell the two apart; it counts as not in the dump";
+
+/// Of a page of an ELF core that has no data and is zeros.
+const HOLE: &str = "a program header describes it and has no data for it (p_filesz below p_memsz), which means zeros: no dump level leaves out \
+     what it is";
 
 /// The lowest bit of `level` that leaves out `class`.
 fn bits(level: DumpLevel, class: PageClass) -> Option<u8> {

@@ -24,6 +24,7 @@ pub use structure::{Check, Verdict};
 pub(crate) use witness::{Effort, check as against_kernel, knew_kernel};
 
 use crate::error::EngineError;
+use crate::holes;
 use crate::observer::Observer;
 use crate::stop::Stop;
 use coresift_format::{FileBytes, Input};
@@ -168,9 +169,10 @@ pub fn verify_set(
     observer: &dyn Observer,
 ) -> Result<Verification, EngineError> {
     let started = Instant::now();
-    let input = salvage_set(paths)?;
+    let mut input = salvage_set(paths)?;
     // Before the pages, which may take long: the debug information may be that of another kernel.
     let kernel = debugger::kernel(&input, options.debug.as_ref())?;
+    holes::judge(&mut input, kernel.as_ref().ok());
     let (found, mut checks) = match paths {
         [_] => {
             let found = look(&input, options, observer);

@@ -153,7 +153,7 @@ fn segments_that_touch_inside_a_page_complete_each_other_and_the_rest_is_zero() 
 }
 
 #[test]
-fn c21_memory_without_data_is_zeros_that_need_not_be_read() {
+fn c21_memory_without_data_is_zeros_that_need_not_be_read_unless_it_may_have_been_left_out() {
     let elf = Elf::le64()
         .load(Load::new(0x1000, &[1; 0x1800]).spanning(0x4000))
         .load(Load::new(0x8000, &[]).spanning(0x2000))
@@ -172,6 +172,12 @@ fn c21_memory_without_data_is_zeros_that_need_not_be_read() {
     assert!(matches!(read(&mut *view, u64::MAX, 2), Err(ReadError::NotPresent { .. })));
     assert!(input.as_elf().unwrap().hole_note().unwrap().starts_with("4 pages"));
     assert!(input.problems().is_empty(), "{:?}", input.problems());
+    let mut input = open(elf.build());
+    input.set_unknown(PageSet::from_ranges([(Pfn(4), Pfn(9))]));
+    let core = input.as_elf().unwrap();
+    assert_eq!((pages(core.stored()), pages(core.known_zero())), (vec![1, 2, 3, 9, 12], vec![3, 9]));
+    assert_eq!(pages(core.ram()), [1, 2, 3, 4, 8, 9, 12]);
+    assert_eq!(read(&mut *core.view(), 0x8123, 0x100).unwrap(), [0; 0x100], "as other readers have it");
 }
 
 #[test]
@@ -206,8 +212,8 @@ fn pages_of(start: u64, end: u64) -> Vec<u64> {
 
 #[test]
 fn what_a_core_tells_of_itself_is_memory_that_was_left_out_and_no_note() {
-    let origin = ElfOrigin { level: 31, ram: vec![(0x1000, 0x8000), (0x9800, 0xa800)] };
-    let mut elf = Elf::le64().load(Load::new(0x1000, &[1; 0x1000]).spanning(0x2000));
+    let origin = ElfOrigin { level: 31, ram: vec![(0x1000, 0x8000), (0x9800, 0xa800)], partial: false };
+    let mut elf = Elf::le64().load(Load::new(0x1000, &[1; 0x1000])).load(Load::new(0x2000, &[]).spanning(0x1000));
     let before = open(elf.build());
     elf.notes.push(note(Endian::Little, "CORESIFT".as_bytes(), 0, origin.text().as_bytes()));
     let input = open(elf.build());
