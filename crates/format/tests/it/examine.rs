@@ -130,3 +130,45 @@ fn a_page_count_that_does_not_fit_the_bitmaps_is_cut_to_them() {
     assert_eq!(file.max_pfn(), Pfn(70_000), "the main header still knows");
     assert_eq!((file.stored().len(), file.problems().len()), (6, 1));
 }
+
+/// A file on a disk that cannot read some of it.
+struct Torn {
+    bytes: Vec<u8>,
+    hole: std::ops::Range<u64>,
+}
+
+impl Bytes for Torn {
+    fn name(&self) -> &str {
+        "torn"
+    }
+
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        if offset < self.hole.end && self.hole.start < offset + buf.len() as u64 {
+            return Err(std::io::Error::from_raw_os_error(5));
+        }
+        self.bytes.read_at(offset, buf)
+    }
+
+    fn window(&self, _offset: u64, _len: usize) -> Option<coresift_format::Window> {
+        None
+    }
+}
+
+#[test]
+fn descriptors_that_the_disk_cannot_read_are_lost_and_the_others_are_not() {
+    let raw = Kdump::le64().build();
+    let whole = KdumpFile::open(Arc::new(raw.clone())).unwrap();
+    let at = whole.descriptors();
+    let torn = Torn { bytes: raw, hole: at + 30..at + 31 };
+    let file = KdumpFile::open(Arc::new(torn)).unwrap();
+    let lost: Vec<_> = losses(&file).into_iter().map(|(_, loss)| loss).collect();
+    // What the disk gives up at once is larger than this table.
+    assert!(lost.iter().all(|loss| *loss == Some(Loss::Unreadable)), "{lost:?}");
+    assert_eq!(file.count_descriptors().unreadable, lost.len() as u64);
+    let alone = file.describe(Pfn(losses(&whole)[0].0)).unwrap();
+    assert!(alone.state.is_ok(), "one that can be read by itself: {:?}", alone.state);
+}
