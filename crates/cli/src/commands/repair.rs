@@ -97,9 +97,12 @@ fn report(done: &Repair) -> String {
         line(format!("  and {} more, with --json", count((done.lost.len() - LOST_SHOWN) as u64)));
     }
     let out = done.out.display();
+    let why = done.not_understood.as_ref();
+    let unsure =
+        why.map_or_else(String::new, |why| format!(", as far as can be told of a kernel not understood: {why}"));
     line(match (done.complete, &done.part) {
-        (true, None) => format!("{out} holds all of it."),
-        (true, Some(part)) => format!("{out} holds all of {part}."),
+        (true, None) => format!("{out} holds all of it{unsure}."),
+        (true, Some(part)) => format!("{out} holds all of {part}{unsure}."),
         (false, None) => format!("{out} can be read; it is marked incomplete."),
         (false, Some(part)) => format!("{out} can be read; it is marked incomplete. It is {part}."),
     });

@@ -62,6 +62,8 @@ pub struct Repair {
     pub complete: bool,
     /// Of a part of a split set, which one: the others are needed to read it.
     pub part: Option<String>,
+    /// Why its kernel is not understood: then nothing tells whether headers and notes are right.
+    pub not_understood: Option<String>,
     /// What was wrong with the headers.
     pub found: Vec<String>,
     /// What was changed in them.
@@ -103,7 +105,10 @@ pub fn repair(
         readable: false,
     };
     let found = check_pages(&input, &look, &options.stop, observer).ok_or_else(interrupted)?;
-    let kernel = open_kernel(&input, None).ok().map(|(kernel, _)| kernel);
+    let kernel = open_kernel(&input, None).map(|(kernel, _)| kernel);
+    let not_understood = kernel.as_ref().err().map(ToString::to_string);
+    let kernel = kernel.ok();
+    let effort = if options.read_pages { Effort::AllPages } else { Effort::Symbols };
     let mut report = Repair {
         file: input.name().to_owned(),
         file_bytes: input.file_len(),
@@ -111,7 +116,8 @@ pub fn repair(
         out: out.to_owned(),
         complete: false,
         part: lone_part(&input),
-        found: wrong(&input, &found, kernel.as_ref()),
+        not_understood,
+        found: wrong(&input, &found, kernel.as_ref(), effort),
         changed: Vec::new(),
         pages: found.counts,
         unsaved: 0,
@@ -152,14 +158,14 @@ pub fn repair(
 }
 
 /// What is wrong besides pages.
-fn wrong(input: &Input, found: &PageCheck, kernel: Option<&Kernel>) -> Vec<String> {
+fn wrong(input: &Input, found: &PageCheck, kernel: Option<&Kernel>, effort: Effort) -> Vec<String> {
     let mut all: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
     if let Some(file) = input.as_kdump() {
         all.extend(disagreements(input, file, found.table));
     }
     all.extend(found.table.and_then(|table| misfit(table.fit)));
     if let Some(kernel) = kernel {
-        let checks = against_kernel(input, kernel, Effort::Symbols).into_iter();
+        let checks = against_kernel(input, kernel, effort).into_iter();
         all.extend(checks.filter(|check| check.verdict != Verdict::Good).map(|check| check.detail));
     }
     all

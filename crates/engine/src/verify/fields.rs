@@ -5,6 +5,7 @@ use coresift_format::kdump::{
     KdumpFile, MAX_VERSION, Region, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader, TableLook,
 };
 use coresift_format::{FormatError, Input, Notes, PhysicalMemory};
+use coresift_kernel::printable;
 
 /// The highest dump level there is.
 const MAX_LEVEL: i32 = 31;
@@ -18,6 +19,18 @@ pub fn disagreements(input: &Input, file: &KdumpFile, table: Option<TableLook>) 
     let block = page.bytes() as u64;
     if version > MAX_VERSION {
         wrong.push(format!("header_version is {version}, and versions up to {MAX_VERSION} are known"));
+    }
+    // QEMU leaves all but the machine empty.
+    let sysname =
+        header.utsname.first().map_or(&[][..], |member| member.split(|byte| *byte == 0).next().unwrap_or_default());
+    if !(sysname.is_empty() || sysname == b"Linux") {
+        wrong.push(format!(
+            "utsname begins with `{}`, and not with Linux",
+            printable(&String::from_utf8_lossy(sysname))
+        ));
+    }
+    if header.machine().is_empty() {
+        wrong.push("utsname does not tell the machine".to_owned());
     }
     let mut pages = u64::from(header.max_mapnr);
     if version >= 6 {

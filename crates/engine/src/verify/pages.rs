@@ -147,7 +147,7 @@ fn contested(input: &Input, file: &KdumpFile, places: &Places, found: &mut Found
     let mut problems = Vec::new();
     let bad = found.bad.clone();
     file.each_descriptor(Pfn(0), Pfn(u64::MAX), |page| {
-        if page.state.is_ok() && places.in_doubt(page.desc) && !bad.contains(page.pfn) {
+        if page.state.is_ok() && places.in_doubt(page.pfn, page.desc) && !bad.contains(page.pfn) {
             let what = "its data overlap those of another page, or may be those of a page whose descriptor is wrong"
                 .to_owned();
             let problem = PageProblem::plain(input, page.pfn, 1, Fault::Contested, what);

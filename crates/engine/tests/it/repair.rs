@@ -162,6 +162,36 @@ fn a_page_that_cannot_be_decompressed_is_named_and_becomes_a_lost_page() {
     assert_eq!(bench.verify(&out, true).verdict, Verdict::Incomplete);
 }
 
+/// Moves the descriptor of a page onto the data of another, `bytes` from their start.
+fn moved(file: &[u8], pfn: u64, onto: u64, bytes: u64) -> Vec<u8> {
+    let dump = Dump::read(file.to_vec());
+    let rank = |pfn| dump.kept.iter().position(|kept| *kept == pfn).unwrap();
+    let offset = dump.descriptor(rank(onto)).offset + bytes;
+    let at = dump.descriptors + 24 * rank(pfn);
+    let mut bad = file.to_vec();
+    bad[at..at + 8].copy_from_slice(&offset.to_le_bytes());
+    bad
+}
+
+#[test]
+fn a_page_whose_descriptor_points_at_anothers_data_is_lost_and_the_other_is_not() {
+    let bench = Bench::new();
+    let image = image();
+    let mut made = image.kdump().without(17, &["free"]);
+    made.codec = 0;
+    let file = made.bytes();
+    let whole = pages(&file);
+    // Right onto the data of the other, and across those of two.
+    for bytes in [0, 16] {
+        let bad = moved(&file, 0x3035, 0x3031, bytes);
+        assert_eq!(bench.verify(&bad, true).verdict, Verdict::Damaged);
+        let (report, out) = bench.repair(&bad).unwrap();
+        holds_what_is_left(&report, &out, &whole, "a moved descriptor");
+        let [lost] = &report.lost[..] else { panic!("{:?}", report.lost) };
+        assert_eq!((lost.pfn, lost.pages, lost.fault), (0x3035, 1, Fault::Contested));
+    }
+}
+
 #[test]
 fn an_unmarked_dump_with_pages_that_were_never_written_is_damaged_until_it_is_marked() {
     let bench = Bench::new();
@@ -245,7 +275,7 @@ proptest! {
                 let again = bench.verify(&out, true);
                 prop_assert_eq!(again.pages.sound, report.pages.sound);
                 prop_assert_eq!(again.pages.lost(), again.pages.unwritten, "what is lost is marked as lost: {:?}", again.problems);
-                prop_assert_eq!(again.verdict == Verdict::Good, report.complete, "{:?}", again.checks);
+                prop_assert_eq!(again.verdict <= Verdict::NotUnderstood, report.complete, "{:?}", again.checks);
             }
         }
     }

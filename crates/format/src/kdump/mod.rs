@@ -25,6 +25,7 @@ mod overlap;
 mod read;
 mod region;
 mod set;
+mod sweep;
 mod table;
 mod walk;
 
