@@ -72,6 +72,9 @@ fn check(target: &Target, options: &DumpOptions) -> Result<(), EngineError> {
     match target {
         Target::Parts { .. } if options.format == Format::Elf => Err(EngineError::ElfInParts),
         Target::Parts { paths, .. } => split::check(paths, options.force),
+        Target::Path(path) if options.format == Format::Elf => {
+            Output::check_elf(path).and_then(|()| Output::check_target(target, options.force))
+        }
         one => Output::check_target(one, options.force),
     }
 }

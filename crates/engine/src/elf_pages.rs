@@ -39,8 +39,6 @@ pub struct Asked<'a> {
     pub keep: &'a PageSet,
     /// Whether pages filled with zeros get no data.
     pub without_zeros: bool,
-    /// Whether each page is read even so, since some may be lost: once there are headers, there is no leaving them out.
-    pub read_all: bool,
     /// Threads.
     pub threads: usize,
     /// When to end early: what is not tested by then stays, as far as there is time to copy it.
@@ -82,7 +80,8 @@ struct Found {
 }
 
 impl Asked<'_> {
-    /// Decides. Every page that may be zero is read for it.
+    /// Decides. Every page is read for it, also where zeros stay: once there are headers, what cannot be read is not left out any more, and
+    /// its place would hold zeros that are none.
     #[must_use]
     pub fn decide(&self, observer: &dyn Observer) -> ElfPages {
         let told = Mutex::new(Told::default());
@@ -97,17 +96,11 @@ impl Asked<'_> {
                 let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 told.add(&keep, read, zero, lost);
                 // Under the lock, so that what a receiver is told only grows.
-                if self.reads() {
-                    observer.progress(Stage::FindPages, told.done, self.keep.len());
-                }
+                observer.progress(Stage::FindPages, told.done, self.keep.len());
             }
         });
         let Told { read, zero, lost, lost_count, .. } = told.into_inner().unwrap_or_else(PoisonError::into_inner);
         ElfPages { data, holes, zero, bytes: read * self.memory.page_size().bytes() as u64, lost, lost_count }
-    }
-
-    const fn reads(&self) -> bool {
-        self.without_zeros || self.read_all
     }
 
     /// Puts the pages `keep` of a chunk into `found`; returns how many were read, and which could not be.
@@ -122,7 +115,7 @@ impl Asked<'_> {
         found.zero.intersect(keep);
         let mut rest = keep.clone();
         rest.subtract(&found.zero);
-        if !self.reads() || self.stop.scanning().is_some() {
+        if self.stop.scanning().is_some() {
             found.data.unite(&rest);
             return (0, Vec::new());
         }

@@ -177,7 +177,8 @@ pub enum EngineError {
     NothingAsked,
     /// The memory budget is too small for one worker and the page sets of the input.
     #[error(
-        "the memory budget of {budget} bytes is too small: {needed} bytes are needed; give --max-memory {needed} or more"
+        "the memory budget of {budget} bytes is too small: {needed} bytes are needed; give --max-memory {needed} or more \
+             (a kdump-compressed file takes less than an ELF core)"
     )]
     Budget {
         /// The budget in bytes.

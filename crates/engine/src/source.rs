@@ -1,11 +1,12 @@
 //! The input of a run, what is known about its kernel, and what of it goes into the headers of the output.
 
+use crate::budget::Budget;
 use crate::error::EngineError;
 use crate::holes;
 use crate::observer::{Event, Observer};
 use crate::options::{DumpOptions, Exclusion, Format};
 use crate::writer::Metadata;
-use coresift_format::codec::Compression;
+use coresift_format::codec::{Codec, Compression};
 use coresift_format::kdump::{
     Abi, Header, HeaderLayout, Layout, MAX_VERSION, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SetError, SubHeader,
 };
@@ -97,6 +98,9 @@ impl Source {
         };
         let unknown = holes::judge(&mut input, kernel.as_ref());
         notes.extend(input.as_elf().and_then(ElfCore::hole_note));
+        if options.format == Format::Elf && input.as_elf().is_none() {
+            fit_segments(&input, options)?;
+        }
         let made_segments = if options.format == Format::Elf && input.as_elf().is_none() {
             let (segments, mapped) = made_segments(&input, kernel.as_ref());
             notes.extend((!mapped).then(|| NOT_MAPPED.to_owned()));
@@ -108,6 +112,12 @@ impl Source {
             observer.event(Event::Note(note.clone()));
         }
         Ok(Self { input, kernel, unknown, found_info, made_segments, missing, notes })
+    }
+
+    /// Memory of the segments that are made for an ELF core, twice: the writer has its own. In bytes.
+    #[must_use]
+    pub fn segments_memory(&self) -> u64 {
+        2 * (self.made_segments.len() * size_of::<Segment>()) as u64
     }
 
     /// One more than the highest page frame the output speaks of: that of an earlier dump, else where the memory map and the pages
@@ -322,6 +332,18 @@ pub(crate) fn joined<'s>(segments: impl Iterator<Item = &'s Segment>) -> Vec<Seg
         }
     }
     joined
+}
+
+/// Holds the segments that are to be made of an input, one a run of RAM, to the memory budget before they are made.
+fn fit_segments(input: &Input, options: &DumpOptions) -> Result<(), EngineError> {
+    let runs = input.memory().ram().all_runs().count() as u64;
+    let each = (size_of::<Mapped>() + 2 * size_of::<Segment>()) as u64;
+    let budget = Budget::new(options.max_memory);
+    let needed = Budget::needed(Codec::None.into(), runs.saturating_mul(each));
+    if needed > budget.bytes {
+        return Err(EngineError::Budget { budget: budget.bytes, needed });
+    }
+    Ok(())
 }
 
 /// The segments of an input that has none, as a capture kernel makes them, and true; where the kernel does not tell where it maps memory,

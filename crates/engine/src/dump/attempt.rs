@@ -100,11 +100,12 @@ impl<'a> Run<'a> {
         let fixed = Budget::fixed(input_sets + map.0, map.1);
         let sets = match options.format {
             // There is no bitmap in the file that could hold one.
-            Format::Elf => elf_pages::sets(memory.stored()),
+            Format::Elf => elf_pages::sets(memory.stored()).saturating_add(source.segments_memory()),
             Format::Kdump => 0,
         };
         let needed = Budget::needed(compression(options).largest(), fixed + sets);
-        if budget.given && needed > budget.bytes {
+        // Sets of a kdump-compressed file find room in the file; without that, too much ends by the system's hand.
+        if (budget.given || options.format == Format::Elf) && needed > budget.bytes {
             return Err(EngineError::Budget { budget: budget.bytes, needed });
         }
         let started_here = if first { started } else { Instant::now() };

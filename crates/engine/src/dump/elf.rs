@@ -15,7 +15,7 @@ use crate::selection::Selection;
 use crate::source::ElfSource;
 use crate::target::Output;
 use crate::writer::Readable;
-use coresift_format::{Container, PageSet, Pfn};
+use coresift_format::{PageSet, Pfn};
 use coresift_kernel::PageClass;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -42,7 +42,6 @@ impl Run<'_> {
             memory,
             keep: plan.selection.in_memory(),
             without_zeros: self.exclusion.classes.has(PageClass::Zero),
-            read_all: self.source.input.container() == Container::Kdump,
             threads: self.threads(plan.memory()),
             stop: &self.options.stop,
         };

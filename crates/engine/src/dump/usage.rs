@@ -39,7 +39,6 @@ pub fn usage(input: Input, options: &DumpOptions, observer: &dyn Observer) -> Re
         memory: source.input.memory(),
         keep: plan.selection.in_memory(),
         without_zeros: true,
-        read_all: true,
         threads: run.threads(plan.memory()),
         stop: &options.stop,
     }

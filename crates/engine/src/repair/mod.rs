@@ -97,6 +97,9 @@ pub fn repair(
         return Err(EngineError::TargetIsInput { path: out.to_owned() });
     }
     let input = salvage(path)?;
+    if input.as_elf().is_some() {
+        Output::check_elf(out)?;
+    }
     // Places are compared in any case: a page with the bytes of another is worse than a lost one.
     let look = Look { data: options.read_pages, places: true, threads: options.threads };
     let interrupted = || EngineError::Interrupted {

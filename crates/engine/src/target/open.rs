@@ -47,6 +47,24 @@ impl Output {
         }
     }
 
+    /// As [`Self::check`], of a target that is to become an ELF core.
+    ///
+    /// # Errors
+    /// It is a block device: until all pages are written its old content would be in the places of those that are missing, and behind the
+    /// last page it would stay.
+    pub fn check_elf(path: &Path) -> Result<(), EngineError> {
+        let block = rustix::fs::stat(path).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::BlockDevice);
+        if !block {
+            return Ok(());
+        }
+        let error = io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "an ELF core needs a file, and this is a block device: its old content would show where pages are not written; write a \
+             kdump-compressed file to it, or give a file",
+        );
+        Err(EngineError::TargetOpen { path: path.to_owned(), error })
+    }
+
     /// As [`Self::check`], of any target.
     ///
     /// # Errors

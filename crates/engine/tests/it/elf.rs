@@ -2,7 +2,9 @@
 
 use crate::common::{core, dump, exclusion, kept, options, place, same_pages, try_dump};
 use crate::reader::Dump;
-use coresift_engine::{DumpOptions, Format, Report, Silent, State, Subject, Verdict, VerifyOptions, explain, verify};
+use coresift_engine::{
+    DumpOptions, Format, Report, Silent, State, Subject, Target, Verdict, VerifyOptions, explain, verify,
+};
 use coresift_format::{Bytes, Endian, Input, Pfn, Window};
 use coresift_kernel::PageClass;
 use coresift_synth::elf::{Order, Segment};
@@ -554,18 +556,39 @@ fn a_page_that_cannot_be_read_is_told_and_leaves_the_core_marked() {
     let source = core(&image);
     // A slab page, and a cache page, which is nobody's loss.
     let bad = [0x1302, 0x1108].iter().flat_map(|pfn| places(&source, *pfn)).collect();
-    let disk = Arc::new(Disk { bytes: source, bad, reads: Mutex::default() });
-    let (report, file) = try_dump(disk, &elf(31)).made();
-    assert!(!report.complete);
-    assert_eq!((report.unreadable_pages, report.unreadable.len()), (1, 1));
-    assert_eq!((report.unreadable[0].pfn, report.unreadable[0].pages), (0x1302, 1));
-    assert!(report.unreadable[0].reason.contains("os error 5"));
-    let core = Core::read(file);
-    assert!(core.incomplete);
-    let data = core.data();
-    assert!(!data.contains_key(&0x1302) && !data.contains_key(&0x1108), "no zeros in their place");
-    for (pfn, at) in &data {
-        assert!(core.page(*at) == Some(&image.page(*pfn)[..]), "page frame {pfn:#x}");
+    let bad: Vec<_> = bad;
+    for (level, lost) in [(31, vec![0x1302]), (0, vec![0x1108, 0x1302])] {
+        let disk = Arc::new(Disk { bytes: source.clone(), bad: bad.clone(), reads: Mutex::default() });
+        let (report, file) = try_dump(disk, &elf(level)).made();
+        assert!(!report.complete);
+        assert_eq!(report.unreadable_pages, lost.len() as u64, "level {level}");
+        assert!(report.unreadable.iter().map(|run| (run.pfn, run.pages)).eq(lost.iter().map(|pfn| (*pfn, 1))));
+        assert!(report.unreadable[0].reason.contains("os error 5"));
+        let core = Core::read(file);
+        assert!(core.incomplete);
+        let data = core.data();
+        assert!(!data.contains_key(&0x1302) && !data.contains_key(&0x1108), "level {level}: no zeros in their place");
+        for (pfn, at) in &data {
+            assert!(core.page(*at) == Some(&image.page(*pfn)[..]), "page frame {pfn:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_block_device_is_refused_before_anything_is_written_to_it() {
+    let place = place();
+    let (input, device) = (place.path().join("core"), place.path().join("device"));
+    std::fs::write(&input, core(&gaps())).unwrap();
+    // Only root may make one; it has no driver behind it, so that opening it fails in another way.
+    let made = std::process::Command::new("mknod").arg(&device).args(["b", "7", "250"]).output();
+    if !made.is_ok_and(|out| out.status.success()) {
+        return;
+    }
+    let target = Target::Path(device);
+    for dry_run in [false, true] {
+        let options = DumpOptions { force: true, dry_run, ..elf(31) };
+        let refused = coresift_engine::dump(&input, &target, &options, &Silent).unwrap_err().to_string();
+        assert!(refused.contains("an ELF core needs a file") && refused.contains("or give a file"), "{refused}");
     }
 }
 
