@@ -68,6 +68,12 @@ pub trait Bytes: Send + Sync {
         false
     }
 
+    /// The first run of bytes from `offset` on that [`Self::lacks`] speaks of in a file without descriptors, where nothing else tells that
+    /// they are lost: of a stream with a block at a wrong place. It may reach beyond [`Self::len`].
+    fn next_lost(&self, _offset: u64) -> Option<Range<u64>> {
+        None
+    }
+
     /// The first offset from `offset` on that may hold something else than zero, so that a walk can step over holes.
     fn next_data(&self, offset: u64) -> u64 {
         offset
@@ -220,6 +226,10 @@ impl Bytes for Padded {
 
     fn lacks(&self, range: Range<u64>) -> bool {
         range.end > self.bytes.len() || self.bytes.lacks(range)
+    }
+
+    fn next_lost(&self, offset: u64) -> Option<Range<u64>> {
+        self.bytes.next_lost(offset)
     }
 
     fn next_data(&self, offset: u64) -> u64 {

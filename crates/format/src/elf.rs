@@ -7,6 +7,7 @@ use crate::elf_class::{Class, E_MACHINE, E_TYPE, ELF32, ELF64, ET_CORE, P_TYPE, 
 use crate::endian::{Bits, Endian};
 use crate::error::FETCH_AGAIN;
 use crate::{FormatError, Result};
+use std::ops::Range;
 
 /// A PT_LOAD program header; addresses and sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,10 @@ pub struct ElfHeaders {
     pub machine: u16,
     /// `e_flags`; one bit is [`crate::ELF_INCOMPLETE`].
     pub flags: u32,
+    /// Where the program headers are in the file.
+    pub table: Range<u64>,
+    /// Bytes of one of them, `e_phentsize`.
+    pub entry: u64,
     /// The PT_LOADs in file order.
     pub segments: Vec<Segment>,
     /// The data of all PT_NOTEs, one behind the other, each padded to 4 bytes.
@@ -144,6 +149,8 @@ impl ElfHeaders {
             endian,
             machine: get(E_MACHINE) as u16,
             flags: get(class.flags) as u32,
+            table: 0..0,
+            entry,
             segments: Vec::new(),
             notes: Vec::new(),
             problems: Vec::new(),
@@ -169,6 +176,7 @@ impl ElfHeaders {
                 len: bytes.len().min(bytes.backed()),
             });
         }
+        self.table = start..end;
         let mut index = 0;
         while index < count {
             let at = start + index * entry;

@@ -96,6 +96,14 @@ pub(crate) const ELF64: Class = Class {
     sh_info: f(44, 4),
 };
 
+/// The places of files of `bits`.
+pub(crate) const fn class(bits: Bits) -> &'static Class {
+    match bits {
+        Bits::B32 => &ELF32,
+        Bits::B64 => &ELF64,
+    }
+}
+
 pub(crate) const ET_CORE: u64 = 4;
 pub(crate) const PT_LOAD: u64 = 1;
 pub(crate) const PT_NOTE: u64 = 4;

@@ -48,6 +48,8 @@ pub struct ElfCore {
     data: Vec<Extent>,
     /// Addresses whose data nobody wrote.
     unwritten: Vec<(u64, u64)>,
+    /// Addresses whose data were lost on the way here ([`Bytes::next_lost`]): no page has a byte of them.
+    lost: Vec<(u64, u64)>,
     /// Addresses that are not taken for memory of the machine.
     aside: Vec<(u64, u64)>,
     holes: Holes,
@@ -70,9 +72,21 @@ impl ElfCore {
             source: s.file_offset,
         });
         let (data, unwritten) = written(&*bytes, resolve(claims.collect()));
+        let (data, lost) = lost(&*bytes, data);
         let (aside, origin, sets) = (Vec::new(), None, ElfSets::default());
-        let mut core =
-            Self { bytes, headers, page, data, unwritten, aside, holes: Holes::default(), origin, sets, judged: false };
+        let mut core = Self {
+            bytes,
+            headers,
+            page,
+            data,
+            unwritten,
+            lost,
+            aside,
+            holes: Holes::default(),
+            origin,
+            sets,
+            judged: false,
+        };
         core.holes = Holes::find(&*core.bytes, &core.headers, page, None);
         core.set_page_size(page);
         core.headers.problems.extend(core.cut_short());
@@ -137,6 +151,7 @@ impl ElfCore {
             headers: &self.headers,
             data: &self.data,
             unwritten: &self.unwritten,
+            lost: &self.lost,
             holes: &self.holes,
             left_out: self.origin.as_ref().map_or(&[], |origin| &origin.ram),
             aside: &self.aside,
@@ -301,6 +316,30 @@ fn written(bytes: &dyn Bytes, claims: Vec<Extent>) -> (Vec<Extent>, Vec<(u64, u6
         }
     }
     (data, unwritten)
+}
+
+/// `data` without what was lost on the way here, and the addresses of that. Of a file that says more of that than it has bytes for, the
+/// rest is lost.
+fn lost(bytes: &dyn Bytes, data: Vec<Extent>) -> (Vec<Extent>, Vec<(u64, u64)>) {
+    let mut pieces = (bytes.backed() / RUN_BYTES).saturating_add(data.len() as u64);
+    let (mut kept, mut lost) = (Vec::with_capacity(data.len()), Vec::new());
+    for extent in data {
+        let (mut at, end) = (extent.source, extent.source_of(extent.end));
+        let address = |source: u64| extent.start + (source - extent.source);
+        while let Some(run) = bytes.next_lost(at).filter(|run| run.start < end) {
+            let until = if pieces == 0 { end } else { run.end.min(end) };
+            pieces = pieces.saturating_sub(1);
+            if at < run.start {
+                kept.push(Extent { start: address(at), end: address(run.start), source: at });
+            }
+            lost.push((address(run.start), address(until)));
+            at = until;
+        }
+        if at < end {
+            kept.push(Extent { start: address(at), end: extent.end, source: at });
+        }
+    }
+    (kept, lost)
 }
 
 struct ElfView<'a> {

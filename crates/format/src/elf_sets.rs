@@ -13,6 +13,8 @@ pub struct Claims<'a> {
     pub data: &'a [Extent],
     /// Addresses whose data nobody wrote.
     pub unwritten: &'a [(u64, u64)],
+    /// Addresses whose data were lost: of the pages that have a byte of them nothing else counts.
+    pub lost: &'a [(u64, u64)],
     /// Addresses without data.
     pub holes: &'a Holes,
     /// Memory that was left out, where the core tells.
@@ -67,7 +69,9 @@ impl ElfSets {
             let shared = |pfn: Pfn| u64::from(data.contains(pfn));
             (first.plus(shared(first)), Pfn(last.0 - shared(Pfn(last.0 - 1))))
         });
-        let beyond_end = PageSet::from_ranges(cut.chain(unwritten));
+        let lost = all(claims.lost);
+        let beyond_end = PageSet::from_ranges(cut.chain(unwritten).chain(lost.all_runs()));
+        let data = data.without(&lost);
         let damaged = all(&claims.holes.damaged).without(&data).without(&beyond_end);
         let zero = all(&claims.holes.zeros).without(&data).without(&beyond_end).without(&damaged);
         let aside = all(claims.aside);

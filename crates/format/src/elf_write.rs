@@ -6,7 +6,7 @@
 
 use crate::PageSize;
 use crate::elf::Segment;
-use crate::elf_class::{Class, E_MACHINE, E_TYPE, ELF32, ELF64, ET_CORE, P_TYPE, PN_XNUM, PT_LOAD, PT_NOTE};
+use crate::elf_class::{E_MACHINE, E_TYPE, ET_CORE, P_TYPE, PN_XNUM, PT_LOAD, PT_NOTE, class};
 use crate::endian::{Bits, Endian, Field};
 
 /// Bit of `e_flags` by which makedumpfile marks a file that ended early.
@@ -142,13 +142,6 @@ impl ElfLayout {
             self.kind.endian.put(&mut raw, field, value);
         }
         raw
-    }
-}
-
-const fn class(bits: Bits) -> &'static Class {
-    match bits {
-        Bits::B32 => &ELF32,
-        Bits::B64 => &ELF64,
     }
 }
 

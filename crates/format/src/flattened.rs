@@ -14,6 +14,7 @@ use crate::{FormatError, Result};
 use blocks::{BLOCK_HEADER, HEADER, check_header};
 pub use blocks::{FLAT_END, FLAT_HEADER_LEN, FLAT_SIGNATURE, FlatBlock, check_flat_head, flat_block, flat_header};
 pub use placement::{Frame, MOST_NAMED, Misplaced, Misplacement};
+use placement::{Overlap, header_of, overlaps};
 pub use rearranged::{MARK_WITHIN, Rearranged, Written, mark_incomplete};
 use std::cmp::Reverse;
 use std::fmt;
@@ -30,8 +31,6 @@ const AHEAD: u64 = 16;
 const FREE_BLOCKS: usize = 1 << 20;
 /// and bytes that they have on average where there are more. makedumpfile's and QEMU's have 16 KiB and more.
 const BLOCK_BYTES: u64 = 2 << 10;
-/// Places with several blocks that are remembered one by one.
-const MOST_DISPUTED: usize = 1 << 16;
 /// What the system reads at least.
 const PAGE: u64 = 4096;
 
@@ -45,7 +44,7 @@ pub struct FlattenedBytes {
     truncated: Option<Cut>,
     another: Option<u64>,
     misplaced: Vec<Misplaced>,
-    /// Bytes of the file that more than one block brings, though each should be written once; ascending.
+    /// Bytes of the file that come of blocks of which one is at a wrong place; ascending.
     disputed: Vec<Range<u64>>,
     /// A misplaced block may be one of the bitmaps, so that no page is sure.
     in_doubt: bool,
@@ -161,36 +160,41 @@ impl FlattenedBytes {
     }
 
     /// Finds blocks that cannot belong where they say; what lies beyond the file's end by its own headers is left out.
-    fn judge(&mut self, overlaps: Vec<(Range<u64>, u64)>) {
+    fn judge(&mut self, overlaps: Vec<Overlap>) {
         let head = read_some(self, "main header", 0, MARK_WITHIN as u64).unwrap_or_default();
         let Some(frame) = Frame::read(self, &head) else { return };
         let inside = self.extents.partition_point(|e| e.end <= frame.longest);
         let beyond = self.extents.drain(inside..).map(|e| {
-            let (block, why) = (e.source.saturating_sub(BLOCK_HEADER), Misplacement::Beyond { longest: frame.longest });
-            Misplaced { block, claims: e.start..e.end, why }
+            let why = Misplacement::Beyond { longest: frame.longest };
+            Misplaced { block: header_of(&e), claims: e.start..e.end, why }
         });
         self.misplaced.extend(beyond.take(MOST_NAMED));
         if !self.misplaced.is_empty() {
             self.join();
         }
-        let twice = overlaps.into_iter().filter(|(both, _)| both.end > frame.once && both.start < frame.longest);
-        for (claims, block) in twice {
-            if self.misplaced.len() < MOST_NAMED {
-                self.misplaced.push(Misplaced { block, claims: claims.clone(), why: Misplacement::Overlap });
-            }
+        let overlaps = frame.wrong(overlaps);
+        let room = MOST_NAMED.saturating_sub(self.misplaced.len());
+        self.misplaced.extend(overlaps.iter().take(room).map(Overlap::misplaced));
+        let mut disputed: Vec<Range<u64>> = overlaps.iter().map(|overlap| overlap.claims.clone()).collect();
+        let firsts = self.written.iter().filter_map(|run| {
+            let first = find(&self.extents, run.start)?;
+            Some((run.clone(), first.start..first.end, header_of(first)))
+        });
+        if let Some(found) = frame.behind_gap(firsts).filter(|_| self.truncated.is_none()) {
+            disputed.push(found.claims.clone());
+            self.misplaced.push(found);
+        }
+        disputed.sort_unstable_by_key(|claims| claims.start);
+        for claims in disputed {
             match self.disputed.last_mut() {
                 Some(last) if last.end >= claims.start => last.end = last.end.max(claims.end),
                 _ => self.disputed.push(claims),
             }
         }
-        let runs = self.written.iter().filter_map(|run| {
-            let first = find(&self.extents, run.start)?;
-            Some((run.clone(), first.source.saturating_sub(BLOCK_HEADER)))
-        });
-        let behind_gap = frame.behind_gap(runs).filter(|_| self.truncated.is_none());
-        self.misplaced.extend(behind_gap);
-        let has = |range: &Range<u64>| self.next_written(range.start).is_some_and(|run| run.end >= range.end);
-        self.in_doubt = !self.misplaced.is_empty() && frame.in_doubt(&self.disputed, self.len, has);
+        let has = |range: &Range<u64>| {
+            self.next_written(range.start).is_some_and(|run| run.start <= range.start && run.end >= range.end)
+        };
+        self.in_doubt = !self.misplaced.is_empty() && frame.in_doubt(&overlaps, self.len, has);
     }
 
     /// Blocks that cannot belong where they say, the first [`MOST_NAMED`] of them: what they should have brought is lost.
@@ -217,24 +221,6 @@ impl FlattenedBytes {
     pub const fn truncated(&self) -> Option<&Cut> {
         self.truncated.as_ref()
     }
-}
-
-/// The places where `blocks`, ascending by their start, overlap, each with the offset in the stream of the block that begins there; at
-/// most [`MOST_DISPUTED`], of which the last reaches to the end.
-fn overlaps(blocks: &[Extent]) -> Vec<(Range<u64>, u64)> {
-    let mut found: Vec<(Range<u64>, u64)> = Vec::new();
-    let mut end = 0;
-    for block in blocks {
-        if block.start < end {
-            let (both, full) = (block.start..block.end.min(end), found.len() >= MOST_DISPUTED);
-            match found.last_mut() {
-                Some((last, _)) if full => last.end = last.end.max(both.end),
-                _ => found.push((both, block.source.saturating_sub(BLOCK_HEADER))),
-            }
-        }
-        end = end.max(block.end);
-    }
-    found
 }
 
 /// What a pass over the block headers finds.
@@ -414,6 +400,22 @@ impl Bytes for FlattenedBytes {
             && (self.in_doubt
                 || disputed.is_some_and(|both| both.start < range.end)
                 || !self.next_written(range.start).is_some_and(whole))
+    }
+
+    fn next_lost(&self, offset: u64) -> Option<Range<u64>> {
+        if self.misplaced.is_empty() {
+            return None;
+        }
+        if self.in_doubt {
+            return Some(offset..u64::MAX);
+        }
+        let disputed = self.disputed.get(self.disputed.partition_point(|both| both.end <= offset));
+        let disputed = disputed.map(|both| both.start.max(offset)..both.end);
+        let at = self.written.partition_point(|run| run.end <= offset);
+        let from = self.written.get(at).filter(|run| run.start <= offset).map_or(offset, |run| run.end);
+        let next = self.written.get(self.written.partition_point(|run| run.end <= from));
+        let gap = from..next.map_or(u64::MAX, |run| run.start);
+        disputed.into_iter().chain([gap]).min_by_key(|lost| lost.start)
     }
 
     fn next_data(&self, offset: u64) -> u64 {

@@ -3,7 +3,7 @@
 use super::{LostPages, LostRange, Unflattened};
 use crate::error::EngineError;
 use coresift_format::kdump::{KdumpFile, PageDesc};
-use coresift_format::{ElfHeaders, FileBytes, Pfn, Rearranged, Written};
+use coresift_format::{Claims, ElfHeaders, FileBytes, Input, Pfn, Rearranged, Written};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -28,7 +28,7 @@ pub fn salvage(path: &Path, written: Written, made: &mut Unflattened) -> Result<
     }
     match made.container {
         Some("kdump") => kdump(path, written, made),
-        _ => Ok(elf(&Rearranged { file: FileBytes::open(path)?, written }, made)),
+        _ => elf(path, written, made),
     }
 }
 
@@ -100,16 +100,33 @@ impl TakenBack<'_> {
     }
 }
 
-/// An ELF core has no page descriptors: what its program headers promise and did not arrive is listed.
-fn elf(arrived: &Rearranged, made: &mut Unflattened) -> Option<String> {
-    let headers = match ElfHeaders::read(arrived) {
+/// An ELF core has no page descriptors: what its program headers promise and did not arrive is listed. Where that is because a block was
+/// at a wrong place, they no longer promise it; what lies behind the end of a file that was only cut short every reader takes for lost.
+fn elf(path: &Path, written: Written, made: &mut Unflattened) -> Result<Option<String>, EngineError> {
+    let arrived = Rearranged { file: FileBytes::open(path)?, written };
+    let headers = match ElfHeaders::read(&arrived) {
         Ok(headers) => headers,
-        Err(error) => return Some(error.to_string()),
+        Err(error) => return Ok(Some(error.to_string())),
     };
     made.lost.clear();
     // Overlapping segments name their gaps again and again: once the list is full, or all that came was looked at, that is enough.
     let ranges = headers.segments.iter().map(|s| s.file_offset..s.file_offset.saturating_add(s.file_size));
     let gaps = ranges.flat_map(|range| arrived.written.gaps(range)).take(MAX_LISTED);
     made.lost.extend(gaps.map(|gap| LostRange { start: gap.start, end: gap.end, what: "memory of a PT_LOAD" }));
-    None
+    if made.misplaced.is_empty() {
+        return Ok(None);
+    }
+    let page = match Input::open(path) {
+        Ok(input) => input.memory().page_size(),
+        Err(error) => return Ok(Some(error.to_string())),
+    };
+    let Some(claims) = Claims::of(&arrived, page)? else { return Ok(None) };
+    let failed = |error| EngineError::Write { path: path.to_owned(), offset: claims.at, error, readable: false };
+    let target = File::options().write(true).open(path).map_err(failed)?;
+    target.write_all_at(&claims.table, claims.at).and_then(|()| target.sync_data()).map_err(failed)?;
+    let room = MAX_LISTED.saturating_sub(made.lost.len());
+    let dropped = claims.dropped.iter().take(room);
+    let what = "arrived, but no program header is left for it";
+    made.lost.extend(dropped.map(|range| LostRange { start: range.start, end: range.end, what }));
+    Ok(None)
 }

@@ -131,7 +131,9 @@ fn a_flattened_input_is_the_file_inside_it() {
     ];
     for file in inner {
         let (plain, expected) = dump(file.clone(), &options(31));
-        for way in ways {
+        // Only the headers of the kdump-compressed format are written more than once.
+        let once = plain.container == "elf";
+        for way in ways.into_iter().filter(|way| !(once && way.overlap)) {
             let (report, bytes) = dump(way.wrap(&file).bytes, &options(31));
             assert!(bytes == expected, "{way:?}");
             assert_eq!(report.container, format!("flattened {}", plain.container));

@@ -4,10 +4,12 @@
 //! makes any (makedumpfile and QEMU write page data one behind the other, once): the block lies beyond all that the headers can
 //! describe, it lies where another one does, or it lies behind a gap.
 
+use super::blocks::BLOCK_HEADER;
 use super::rearranged::mark_incomplete;
 use crate::bytes::{Bytes, read_some};
 use crate::elf::ElfHeaders;
 use crate::error::FormatError;
+use crate::extents::Extent;
 use crate::kdump::{Header, PageDesc, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
 use crate::units::PageSize;
 use std::fmt;
@@ -17,6 +19,8 @@ use std::ops::Range;
 const APPENDED: u64 = 64 << 20;
 /// Blocks at the beginning of a kdump-compressed file that writers write again at the end: main header and sub header.
 const REWRITTEN: u64 = 2;
+/// Places with several blocks that are remembered one by one.
+const MOST_DISPUTED: usize = 1 << 16;
 /// Misplaced blocks that are named.
 pub const MOST_NAMED: usize = 16;
 
@@ -84,9 +88,9 @@ pub struct Frame {
     pub once: u64,
     /// and from this one on all are written; [`u64::MAX`] where that cannot be told.
     pub gapless: u64,
-    /// Where the bitmaps end, by which all descriptors are found; 0 of an ELF core.
+    /// Where the bitmaps end, by which all descriptors are found, or the program headers of an ELF core.
     pub table: u64,
-    /// Bytes of a block of the file; 0 of an ELF core.
+    /// Bytes of a block of the file; 0 of an ELF core, whose headers have no hole.
     pub block: u64,
 }
 
@@ -142,38 +146,92 @@ impl Frame {
         Some(if part { marked } else { frame })
     }
 
-    /// By the program headers of an ELF core. Its holes are zeros: pages that an input lacked.
+    /// By the headers of an ELF core. Writers write its header, and the program header of its notes, again when they know more.
     fn of_elf(headers: &ElfHeaders) -> Option<Self> {
         let data = headers.segments.iter().filter(|segment| segment.file_size > 0);
-        let once = data.clone().map(|segment| segment.file_offset).min()?;
+        let gapless = data.clone().map(|segment| segment.file_offset).min()?;
         let end = data.map(|segment| segment.file_offset.saturating_add(segment.file_size)).max()?;
-        Some(Self { longest: end.saturating_add(APPENDED), once, gapless: u64::MAX, table: 0, block: 0 })
+        let once = headers.table.start.saturating_add(headers.entry);
+        Some(Self { longest: end.saturating_add(APPENDED), once, gapless, table: headers.table.end, block: 0 })
     }
 
-    /// Whether a misplaced block may have belonged to the bitmaps, or lie on them, so that no page can be told from another: `disputed`
-    /// are the places of which several blocks bring other bytes, `end` is the file's, and `has` says whether all of a range arrived.
-    /// A hole among the page data is where the block belonged; without one, a hole in the bitmaps is.
-    #[must_use]
-    pub fn in_doubt(&self, disputed: &[Range<u64>], end: u64, has: impl Fn(&Range<u64>) -> bool) -> bool {
+    /// Whether a misplaced block may have belonged to what leads to the pages ([`Self::table`]), or lie on it, so that no page can be told
+    /// from another: `end` is the file's, and `has` says whether all of a range arrived. A hole among the page data is where the block
+    /// belonged; without one, a hole in the bitmaps is. A block that lies on no other may have come to lie in one.
+    pub(super) fn in_doubt(&self, overlaps: &[Overlap], end: u64, has: impl Fn(&Range<u64>) -> bool) -> bool {
         let front = self.once..self.table;
         let data = self.table..end.max(self.table);
-        !front.is_empty() && (disputed.iter().any(|both| both.start < front.end) || !has(&front) && has(&data))
+        let holes = || !has(&front) && (self.block == 0 || overlaps.is_empty() || has(&data));
+        !front.is_empty() && (overlaps.iter().any(|overlap| overlap.both.start < front.end) || holes())
     }
 
-    /// The last block that stands behind a gap, of `runs` of bytes that blocks bring, ascending, each with the offset of its first block
-    /// in the stream.
-    #[must_use]
-    pub fn behind_gap(&self, runs: impl Iterator<Item = (Range<u64>, u64)>) -> Option<Misplaced> {
+    /// Those of `overlaps` that no writer makes.
+    pub(super) fn wrong(&self, mut overlaps: Vec<Overlap>) -> Vec<Overlap> {
+        overlaps.retain(|overlap| overlap.both.end > self.once && overlap.both.start < self.longest);
+        overlaps
+    }
+
+    /// The last block that stands behind a gap, of `runs` of bytes that blocks bring, ascending, each with what its first block brings and
+    /// that block's offset in the stream.
+    pub(super) fn behind_gap(&self, runs: impl Iterator<Item = (Range<u64>, Range<u64>, u64)>) -> Option<Misplaced> {
         let mut end = self.gapless;
         let mut found = None;
-        for (run, block) in runs {
+        for (run, claims, block) in runs {
             if run.start > end {
-                found = Some(Misplaced { block, claims: run.clone(), why: Misplacement::Gap { from: end } });
+                found = Some(Misplaced { block, claims, why: Misplacement::Gap { from: end } });
             }
             end = end.max(run.end);
         }
         found
     }
+}
+
+/// A place that more than one block brings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Overlap {
+    /// The bytes that both bring.
+    pub both: Range<u64>,
+    /// All that the two bring: which of them is elsewhere than it belongs cannot be told.
+    pub claims: Range<u64>,
+    /// Offset in the stream of the block that begins there.
+    pub block: u64,
+}
+
+impl Overlap {
+    /// As a message of a block at the wrong place.
+    pub fn misplaced(&self) -> Misplaced {
+        Misplaced { block: self.block, claims: self.both.clone(), why: Misplacement::Overlap }
+    }
+}
+
+/// The places where `blocks`, ascending by their start, overlap; at most [`MOST_DISPUTED`], of which the last reaches to the end. Their
+/// claims have ascending starts.
+pub(super) fn overlaps(blocks: &[Extent]) -> Vec<Overlap> {
+    let mut found: Vec<Overlap> = Vec::new();
+    // The block that reaches farthest. One that lies on any other lies on it as well.
+    let mut far = 0..0;
+    for block in blocks {
+        if block.start < far.end {
+            let (both, claims) = (block.start..block.end.min(far.end), far.start..block.end.max(far.end));
+            let full = found.len() >= MOST_DISPUTED;
+            match found.last_mut() {
+                Some(last) if full => {
+                    last.both.end = last.both.end.max(both.end);
+                    last.claims.end = last.claims.end.max(claims.end);
+                }
+                _ => found.push(Overlap { both, claims, block: header_of(block) }),
+            }
+        }
+        if block.end > far.end {
+            far = block.start..block.end;
+        }
+    }
+    found
+}
+
+/// Offset in the stream of the header of `block`.
+pub(super) const fn header_of(block: &Extent) -> u64 {
+    block.source.saturating_sub(BLOCK_HEADER)
 }
 
 fn marked(head: &[u8]) -> Vec<u8> {
@@ -190,7 +248,9 @@ mod tests {
     fn the_last_block_behind_a_gap_is_found() {
         let frame = Frame { longest: 1000, once: 10, gapless: 100, table: 100, block: 8 };
         let runs = |runs: &[(u64, u64)]| {
-            frame.behind_gap(runs.iter().map(|(start, end)| (*start..*end, start * 10))).map(|found| found.block)
+            frame
+                .behind_gap(runs.iter().map(|(start, end)| (*start..*end, *start..*end, start * 10)))
+                .map(|found| found.block)
         };
         assert_eq!(runs(&[(0, 50), (60, 100), (100, 400)]), None, "in front of it gaps are zeros");
         assert_eq!(runs(&[(0, 100), (101, 400)]), Some(1010));

@@ -1,9 +1,11 @@
 //! A file that is made of a stream: which bytes of it have arrived, and the mark of an incomplete file.
 
-use super::placement::{Frame, MOST_NAMED, Misplaced, Misplacement};
+use super::blocks::BLOCK_HEADER;
+use super::placement::{Frame, MOST_NAMED, Misplaced, Misplacement, Overlap, header_of, overlaps};
 use crate::bytes::{Bytes, FileBytes};
 use crate::elf_write::ELF_INCOMPLETE;
 use crate::endian::{Endian, Field};
+use crate::extents::Extent;
 use crate::input::Container;
 use crate::kdump::{Header, SIGNATURE, STATUS_INCOMPLETE};
 use crate::window::Window;
@@ -13,21 +15,18 @@ use std::ops::Range;
 
 /// Runs of bytes that are remembered; more only a stream has that nobody wrote to be read.
 const MAX_RUNS: usize = 1 << 20;
-/// Places written twice that are remembered one by one.
-const MAX_TWICE: usize = 4096;
+/// Blocks that are remembered one by one; of a stream with more, two that follow each other are taken for one, and so on.
+const MAX_BLOCKS: usize = 1 << 20;
 
-/// The bytes of a file that were written, as runs, and by which blocks. Takes memory for the runs, not for their bytes, and at most
-/// 80 MiB.
+/// The bytes of a file that were written, as runs, and by which blocks. Takes memory for these, not for their bytes, and at most 112 MiB.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// Start of each run but the last one touched; its end, and its first block.
-    runs: BTreeMap<u64, (u64, u64)>,
+    /// Start of each run but the last one touched, and its end.
+    runs: BTreeMap<u64, u64>,
     /// The run touched last: writers go on where they were.
     last: Range<u64>,
-    /// Offset in the stream of the block that the last run began with.
-    last_block: u64,
-    /// Bytes that were written twice, each time with the offset in the stream of the block that begins there.
-    twice: Vec<(Range<u64>, u64)>,
+    /// The blocks, in the order of the stream.
+    blocks: Vec<Extent>,
     /// More runs than are remembered.
     lossy: bool,
 }
@@ -35,12 +34,45 @@ pub struct Written {
 impl Written {
     /// Adds a run that the block at offset `block` of the stream brings.
     pub fn add(&mut self, range: Range<u64>, block: u64) {
+        let source = block.saturating_add(BLOCK_HEADER);
+        match self.blocks.last_mut() {
+            Some(last) if last.source == source && last.end == range.start => last.end = range.end,
+            _ if range.is_empty() => {}
+            _ => self.blocks.push(Extent { start: range.start, end: range.end, source }),
+        }
+        if self.blocks.len() > MAX_BLOCKS {
+            self.coarsen();
+        }
         if self.last.end == range.start && !self.last.is_empty() {
             self.last.end = range.end;
             return;
         }
         self.settle();
-        (self.last, self.last_block) = (range, block);
+        self.last = range;
+    }
+
+    /// Takes two blocks that follow each other for one: if one is at a wrong place, so may the other be. Without such pairs, which only
+    /// a stream has that nobody wrote to be read, those at the end are forgotten, and what they brought is lost.
+    fn coarsen(&mut self) {
+        let mut joined: Vec<Extent> = Vec::with_capacity(MAX_BLOCKS);
+        let mut open = false;
+        for block in std::mem::take(&mut self.blocks) {
+            match joined.last_mut() {
+                Some(last) if open && last.end == block.start => (last.end, open) = (block.end, false),
+                _ => {
+                    joined.push(block);
+                    open = true;
+                }
+            }
+        }
+        if joined.len() > MAX_BLOCKS / 4 * 3 {
+            self.lossy = true;
+            for block in joined.split_off(MAX_BLOCKS / 4 * 3) {
+                self.settle();
+                self.forget(block.start..block.end);
+            }
+        }
+        self.blocks = joined;
     }
 
     /// Puts the run touched last among the others.
@@ -49,59 +81,42 @@ impl Written {
         if start >= end {
             return;
         }
-        let own = start..end;
-        let mut first = self.last_block;
-        while let Some((&from, &(to, block))) = self.runs.range(..=end).next_back().filter(|(_, run)| run.0 >= start) {
+        while let Some((&from, &to)) = self.runs.range(..=end).next_back().filter(|(_, to)| **to >= start) {
             self.runs.remove(&from);
-            let both = own.start.max(from)..own.end.min(to);
-            let beginning = if both.start == own.start { self.last_block } else { block };
-            self.note_twice(both, beginning);
-            if from < start {
-                first = block;
-            }
             (start, end) = (start.min(from), end.max(to));
         }
         if self.runs.len() < MAX_RUNS {
-            self.runs.insert(start, (end, first));
+            self.runs.insert(start, end);
         } else {
             self.lossy = true;
         }
     }
 
-    fn note_twice(&mut self, both: Range<u64>, block: u64) {
-        if both.is_empty() {
-            return;
-        }
-        let full = self.twice.len() >= MAX_TWICE;
-        match self.twice.last_mut() {
-            Some((last, _)) if full => *last = last.start.min(both.start)..last.end.max(both.end),
-            _ => self.twice.push((both, block)),
-        }
-    }
-
     /// Judges what was written by what the headers of the file say: which blocks cannot belong where they say, the first
-    /// [`MOST_NAMED`], and whether one may concern the bitmaps ([`Frame::in_doubt`]). Bytes written twice that should not be are no longer
-    /// among those written. [`Self::settle`] must have been called.
+    /// [`MOST_NAMED`], and whether one may concern what leads to the pages, so that none is sure. All that blocks bring of which one is at a
+    /// wrong place is no longer among what was written. [`Self::settle`] must have been called.
     pub fn judge(&mut self, frame: &Frame) -> (Vec<Misplaced>, bool) {
+        let mut blocks = std::mem::take(&mut self.blocks);
+        blocks.sort_unstable_by_key(|block| block.start);
         let mut misplaced = Vec::new();
-        for (&start, &(end, block)) in self.runs.range(..).rev().take_while(|(_, run)| run.0 > frame.longest) {
-            if misplaced.len() < MOST_NAMED {
-                let why = Misplacement::Beyond { longest: frame.longest };
-                misplaced.push(Misplaced { block, claims: start..end, why });
-            }
-        }
+        let beyond = blocks.iter().rev().filter(|block| block.end > frame.longest).take(MOST_NAMED);
+        misplaced.extend(beyond.map(|block| {
+            let why = Misplacement::Beyond { longest: frame.longest };
+            Misplaced { block: header_of(block), claims: block.start..block.end, why }
+        }));
+        blocks.retain(|block| block.end <= frame.longest);
         self.forget(frame.longest..u64::MAX);
-        let behind_gap = frame.behind_gap(self.runs.iter().map(|(start, (end, block))| (*start..*end, *block)));
-        self.twice.retain(|(both, _)| both.end > frame.once);
-        let twice = std::mem::take(&mut self.twice);
-        let disputed: Vec<Range<u64>> = twice.iter().map(|(both, _)| both.clone()).collect();
-        let in_doubt = frame.in_doubt(&disputed, self.end(), |range| self.has(range));
-        for (claims, block) in twice {
-            self.forget(claims.clone());
-            if misplaced.len() < MOST_NAMED {
-                misplaced.push(Misplaced { block, claims, why: Misplacement::Overlap });
-            }
-        }
+        let first_of = |run: Range<u64>| {
+            let first = blocks.get(blocks.partition_point(|block| block.start < run.start))?;
+            Some((run, first.start..first.end, header_of(first)))
+        };
+        let behind_gap = frame.behind_gap(self.runs.iter().filter_map(|(start, end)| first_of(*start..*end)));
+        let overlaps = frame.wrong(overlaps(&blocks));
+        let in_doubt = frame.in_doubt(&overlaps, self.end(), |range| self.has(range));
+        overlaps.iter().for_each(|overlap| self.forget(overlap.claims.clone()));
+        behind_gap.iter().for_each(|found| self.forget(found.claims.clone()));
+        let room = MOST_NAMED.saturating_sub(misplaced.len());
+        misplaced.extend(overlaps.iter().take(room).map(Overlap::misplaced));
         misplaced.extend(behind_gap);
         (misplaced, in_doubt)
     }
@@ -109,20 +124,19 @@ impl Written {
     /// One more than the last byte that was written.
     #[must_use]
     pub fn end(&self) -> u64 {
-        self.runs.last_key_value().map_or(0, |(_, run)| run.0).max(self.last.end)
+        self.runs.last_key_value().map_or(0, |(_, end)| *end).max(self.last.end)
     }
 
     /// Takes `range` out of what was written.
     fn forget(&mut self, range: Range<u64>) {
-        while let Some((&start, &(end, block))) =
-            self.runs.range(..range.end).next_back().filter(|(_, run)| run.0 > range.start)
+        while let Some((&start, &end)) = self.runs.range(..range.end).next_back().filter(|(_, end)| **end > range.start)
         {
             self.runs.remove(&start);
             if end > range.end {
-                self.runs.insert(range.end, (end, block));
+                self.runs.insert(range.end, end);
             }
             if start < range.start {
-                self.runs.insert(start, (range.start, block));
+                self.runs.insert(start, range.start);
             }
         }
     }
@@ -130,8 +144,8 @@ impl Written {
     /// The first run that ends behind `offset`. [`Self::settle`] must have been called.
     #[must_use]
     pub fn next(&self, offset: u64) -> Option<Range<u64>> {
-        let before = self.runs.range(..=offset).next_back().filter(|(_, run)| run.0 > offset);
-        before.or_else(|| self.runs.range(offset..).next()).map(|(start, run)| *start..run.0)
+        let before = self.runs.range(..=offset).next_back().filter(|(_, end)| **end > offset);
+        before.or_else(|| self.runs.range(offset..).next()).map(|(start, end)| *start..*end)
     }
 
     /// Whether all of `range` was written, as far as it is remembered.

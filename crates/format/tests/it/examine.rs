@@ -82,8 +82,10 @@ fn a_stream_that_lost_page_data_does_not_pass_its_zeros_off_as_pages() {
         input.as_kdump().unwrap().count_descriptors().beyond_end
     };
     let cut = count(stream[..stream.len() - 16].to_vec());
+    // No writer leaves a gap among page data: a block that belongs there is elsewhere, and it may be the one that stands behind the gap.
+    let all = made.pages.len() as u64;
     assert!(cut > 0);
-    assert_eq!(count(stream), cut, "no writer leaves a gap among page data: a block that belongs there is elsewhere");
+    assert_eq!(count(stream), all);
 }
 
 #[test]
