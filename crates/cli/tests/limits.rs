@@ -190,12 +190,16 @@ fn an_old_dump_survives_a_run_that_can_write_nothing_readable_and_a_new_one_leav
         ("$P makedumpfile -f -E -L 1K -d 31 vmcore out", 1),
         ("ulimit -f 1; $P dump -f vmcore out", 1),
         ("ulimit -f 1; $P dump -f --format elf vmcore out", 1),
+        ("ulimit -f 1; $P dump -f --flatten vmcore out", 1),
+        ("ulimit -f 1; $P unflatten -f out < flat", 1),
     ] {
         let place = Place::new();
+        assert_eq!(place.shell("$P dump --flatten vmcore flat").code, Some(0));
         place.put("out", &old);
         let ended = place.shell(line);
         assert_eq!(ended.code, Some(code), "{line}: {}", ended.err);
         assert!(place.get("out") == old, "{line}");
+        assert!(!ended.err.contains("saves what is whole"), "{line}: {}", ended.err);
         std::fs::remove_file(place.path("out")).unwrap();
         assert_eq!(place.shell(line).code, Some(code), "{line}");
         assert!(!place.has("out") && !place.has("out2"), "{line}");

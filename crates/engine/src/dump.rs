@@ -153,7 +153,8 @@ fn run(
         };
         // What is in a stream cannot be taken back: there is no second attempt.
         let stream = outputs.iter().find(|output| output.is_stream());
-        if let Some(stream) = stream
+        let begun = |stream: &Output| stream.written() > 0 || failed.error.kind() == io::ErrorKind::BrokenPipe;
+        if let Some(stream) = stream.filter(|stream| begun(stream))
             && failed.full().and_then(Full::limit).is_none()
         {
             return Err(EngineError::Stream { path, written: stream.written(), error: failed.error });

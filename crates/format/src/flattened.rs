@@ -194,7 +194,8 @@ impl FlattenedBytes {
         let has = |range: &Range<u64>| {
             self.next_written(range.start).is_some_and(|run| run.start <= range.start && run.end >= range.end)
         };
-        self.in_doubt = !self.misplaced.is_empty() && frame.in_doubt(&overlaps, self.len, has);
+        let beyond = self.misplaced.iter().any(|found| matches!(found.why, Misplacement::Beyond { .. }));
+        self.in_doubt = !self.misplaced.is_empty() && frame.in_doubt(&overlaps, beyond, self.len, has);
     }
 
     /// Blocks that cannot belong where they say, the first [`MOST_NAMED`] of them: what they should have brought is lost.

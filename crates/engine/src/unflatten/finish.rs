@@ -81,7 +81,7 @@ impl Sink {
         let Some(frame) = frame else { return Ok((misplaced, false)) };
         // Of a stream that was cut short blocks may be missing anywhere.
         let frame = if cut { Frame { gapless: u64::MAX, ..frame } } else { frame };
-        let (more, in_doubt) = self.written.judge(&frame);
+        let (more, in_doubt) = self.written.judge(&frame, !misplaced.is_empty());
         misplaced.extend(more);
         let in_doubt = in_doubt && !misplaced.is_empty();
         let end = self.written.end();

@@ -8,8 +8,10 @@ use super::parser::Part;
 use crate::target::{Output, WriteFailed};
 use coresift_format::{Container, Frame, MARK_WITHIN, MOST_NAMED, Misplaced, Misplacement, Written, mark_incomplete};
 
-/// Bytes that are held back at the most until the headers have arrived: writers write them first.
-const HELD: u64 = 16 << 20;
+/// Memory that blocks take which are held back until the headers have arrived, at the most: writers write headers first.
+const HELD: usize = 16 << 20;
+/// What a block takes beside its bytes, the allocator's part included.
+const HELD_BLOCK: usize = size_of::<(Part, Vec<u8>)>() + 32;
 /// Bytes of an ELF header at the most.
 const ELF_HEADER: u64 = 64;
 /// A block may lie this far behind all that arrived where no header says how long the file can be. Some file systems take no offset
@@ -42,6 +44,8 @@ pub struct Sink {
     pub end: u64,
     /// Blocks that wait until a dump is sure to come of it; `None` once that is so.
     held: Option<Vec<(Part, Vec<u8>)>>,
+    /// Memory that these take.
+    holding: usize,
     /// Blocks that lie beyond all that the headers can describe; they are not written.
     pub misplaced: Vec<Misplaced>,
     /// Why writing ended.
@@ -60,6 +64,7 @@ impl Sink {
             bytes: 0,
             end: 0,
             held: Some(Vec::new()),
+            holding: 0,
             misplaced: Vec::new(),
             failed: None,
         }
@@ -102,8 +107,9 @@ impl Sink {
         self.learn();
         if let Some(held) = &mut self.held {
             held.push((part.clone(), bytes.to_vec()));
+            self.holding += bytes.len() + HELD_BLOCK;
         }
-        if self.has_headers() || self.bytes > HELD { self.begin() } else { Ok(()) }
+        if self.has_headers() || self.holding > HELD { self.begin() } else { Ok(()) }
     }
 
     fn misplace(&mut self, part: &Part, end: u64, longest: u64) {
@@ -134,8 +140,11 @@ impl Sink {
     /// Writes what was held back.
     ///
     /// # Errors
-    /// The target is full or cannot be written.
+    /// The target is full or cannot be written. Where it has no room for what makes a dump of it, what it held stays.
     pub fn begin(&mut self) -> Result<(), WriteFailed> {
+        let reach =
+            self.held.iter().flatten().map(|(part, bytes)| part.offset.saturating_add(bytes.len() as u64)).max();
+        self.output.admits(reach.unwrap_or(0).max(self.frame.map_or(0, |frame| frame.table)))?;
         let held = self.held.take().unwrap_or_default();
         self.written = Written::default();
         self.output.empty(0)?;

@@ -157,11 +157,17 @@ impl Frame {
 
     /// Whether a misplaced block may have belonged to what leads to the pages ([`Self::table`]), or lie on it, so that no page can be told
     /// from another: `end` is the file's, and `has` says whether all of a range arrived. A hole among the page data is where the block
-    /// belonged; without one, a hole in the bitmaps is. A block that lies on no other may have come to lie in one.
-    pub(super) fn in_doubt(&self, overlaps: &[Overlap], end: u64, has: impl Fn(&Range<u64>) -> bool) -> bool {
+    /// belonged; without one, a hole in the bitmaps is. A block that lies on no other, and not `beyond` all, may have come to lie in one.
+    pub(super) fn in_doubt(
+        &self,
+        overlaps: &[Overlap],
+        beyond: bool,
+        end: u64,
+        has: impl Fn(&Range<u64>) -> bool,
+    ) -> bool {
         let front = self.once..self.table;
         let data = self.table..end.max(self.table);
-        let holes = || !has(&front) && (self.block == 0 || overlaps.is_empty() || has(&data));
+        let holes = || !has(&front) && (self.block == 0 || overlaps.is_empty() && !beyond || has(&data));
         !front.is_empty() && (overlaps.iter().any(|overlap| overlap.both.start < front.end) || holes())
     }
 

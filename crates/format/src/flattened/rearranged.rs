@@ -94,16 +94,18 @@ impl Written {
 
     /// Judges what was written by what the headers of the file say: which blocks cannot belong where they say, the first
     /// [`MOST_NAMED`], and whether one may concern what leads to the pages, so that none is sure. All that blocks bring of which one is at a
-    /// wrong place is no longer among what was written. [`Self::settle`] must have been called.
-    pub fn judge(&mut self, frame: &Frame) -> (Vec<Misplaced>, bool) {
+    /// wrong place is no longer among what was written. `beyond`: a block
+    /// was left out already because it lies beyond what the headers describe. [`Self::settle`] must have been called.
+    pub fn judge(&mut self, frame: &Frame, beyond: bool) -> (Vec<Misplaced>, bool) {
         let mut blocks = std::mem::take(&mut self.blocks);
         blocks.sort_unstable_by_key(|block| block.start);
         let mut misplaced = Vec::new();
-        let beyond = blocks.iter().rev().filter(|block| block.end > frame.longest).take(MOST_NAMED);
-        misplaced.extend(beyond.map(|block| {
+        let outside = blocks.iter().rev().filter(|block| block.end > frame.longest).take(MOST_NAMED);
+        misplaced.extend(outside.map(|block| {
             let why = Misplacement::Beyond { longest: frame.longest };
             Misplaced { block: header_of(block), claims: block.start..block.end, why }
         }));
+        let beyond = beyond || !misplaced.is_empty();
         blocks.retain(|block| block.end <= frame.longest);
         self.forget(frame.longest..u64::MAX);
         let first_of = |run: Range<u64>| {
@@ -112,7 +114,7 @@ impl Written {
         };
         let behind_gap = frame.behind_gap(self.runs.iter().filter_map(|(start, end)| first_of(*start..*end)));
         let overlaps = frame.wrong(overlaps(&blocks));
-        let in_doubt = frame.in_doubt(&overlaps, self.end(), |range| self.has(range));
+        let in_doubt = frame.in_doubt(&overlaps, beyond, self.end(), |range| self.has(range));
         overlaps.iter().for_each(|overlap| self.forget(overlap.claims.clone()));
         behind_gap.iter().for_each(|found| self.forget(found.claims.clone()));
         let room = MOST_NAMED.saturating_sub(misplaced.len());
