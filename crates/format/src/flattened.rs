@@ -102,7 +102,7 @@ impl FlattenedBytes {
     }
 
     /// Indexes a stream in one pass over its block headers. Memory: 24 bytes a block, 16 a hole, up to three times that while it goes
-    /// on. A stream has [`FREE_BLOCKS`] blocks at the most, or one for each [`BLOCK_BYTES`] of its length: the index takes 24 MiB, or
+    /// on. A stream has `FREE_BLOCKS` blocks at the most, or one for each `BLOCK_BYTES` of its length: the index takes 24 MiB, or
     /// 1.2 % of the stream.
     ///
     /// # Errors

@@ -129,7 +129,7 @@ impl Frame {
         Some([0..status, status + 4..main, sub..sub + erased.min(size), sub + behind..sub + size])
     }
 
-    /// By the headers of a file, as far as it has any; the first [`MARK_WITHIN`] bytes are in `head`, for in the file they may be
+    /// By the headers of a file, as far as it has any; the first `MARK_WITHIN` bytes are in `head`, for in the file they may be
     /// marked.
     #[must_use]
     pub fn read(bytes: &dyn Bytes, head: &[u8]) -> Option<Self> {
