@@ -90,6 +90,9 @@ pub struct Frame {
     pub gapless: u64,
     /// Where the bitmaps end, by which all descriptors are found, or the program headers of an ELF core.
     pub table: u64,
+    /// Where what a writer may write again when it knows more ends: the main header's block, and the sub header without what follows it in
+    /// its block; of an ELF core, the header and the program header behind it, and nothing.
+    pub again: [u64; 2],
     /// Bytes of a block of the file; 0 of an ELF core, whose headers have no hole.
     pub block: u64,
 }
@@ -111,7 +114,9 @@ impl Frame {
         let marked = header.status & STATUS_INCOMPLETE != 0;
         // Where the writer ended early, descriptors are missing.
         let gapless = if marked { table_end } else { table };
-        Some(Self { longest, once: REWRITTEN * block, gapless, table, block })
+        let sub = SubHeader::size(header.header_version, Header::layout_of(head).abi) as u64;
+        let again = [block, block + sub];
+        Some(Self { longest, once: REWRITTEN * block, gapless, table, again, block })
     }
 
     /// The bytes of main header and sub header that have to be there, of a kdump-compressed file that begins with `head`: all but those
@@ -152,7 +157,14 @@ impl Frame {
         let gapless = data.clone().map(|segment| segment.file_offset).min()?;
         let end = data.map(|segment| segment.file_offset.saturating_add(segment.file_size)).max()?;
         let once = headers.table.start.saturating_add(headers.entry);
-        Some(Self { longest: end.saturating_add(APPENDED), once, gapless, table: headers.table.end, block: 0 })
+        Some(Self {
+            longest: end.saturating_add(APPENDED),
+            once,
+            gapless,
+            again: [once, 0],
+            table: headers.table.end,
+            block: 0,
+        })
     }
 
     /// Whether a misplaced block may have belonged to what leads to the pages ([`Self::table`]), or lie on it, so that no page can be told
@@ -173,7 +185,9 @@ impl Frame {
 
     /// Those of `overlaps` that no writer makes.
     pub(super) fn wrong(&self, mut overlaps: Vec<Overlap>) -> Vec<Overlap> {
-        overlaps.retain(|overlap| overlap.both.end > self.once && overlap.both.start < self.longest);
+        let [main, sub] = self.again;
+        let again = |both: &Range<u64>| both.end <= main || both.start >= self.block && both.end <= sub;
+        overlaps.retain(|overlap| !again(&overlap.both) && overlap.both.start < self.longest);
         overlaps
     }
 
@@ -252,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_last_block_behind_a_gap_is_found() {
-        let frame = Frame { longest: 1000, once: 10, gapless: 100, table: 100, block: 8 };
+        let frame = Frame { longest: 1000, once: 10, gapless: 100, table: 100, again: [10, 0], block: 8 };
         let runs = |runs: &[(u64, u64)]| {
             frame
                 .behind_gap(runs.iter().map(|(start, end)| (*start..*end, *start..*end, start * 10)))
