@@ -105,7 +105,9 @@ pub struct LostPages {
     pub pages: u64,
 }
 
-/// Makes the file `out` of the flattened stream `from`. A stream that is cut short or damaged gives a file that is marked incomplete and
+/// Makes the file `out` of the flattened stream `from`. Blocks are written as they come, without waiting for the medium between them: a power
+/// cut leaves a file that is marked incomplete, but descriptors may stand in it whose data are not on the medium, or come later in the
+/// stream. What is told of the order of a dump's writes does not hold for it; a run that ends in order takes such descriptors back. A stream that is cut short or damaged gives a file that is marked incomplete and
 /// holds all that arrived: see [`Unflattened::complete`]. So does a target that is full, and `stop`.
 ///
 /// # Errors
