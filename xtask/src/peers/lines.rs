@@ -18,24 +18,109 @@ pub struct Subject<'a> {
     pub other: &'a Path,
 }
 
+/// What of two outcomes differs. Bytes of a page that both have are never meant to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// The exit code.
+    Exit,
+    /// What is printed on the standard output.
+    Report,
+    /// Which files there are.
+    Files,
+    /// The bytes of a file of text.
+    Text,
+    /// Ours lacks pages.
+    PagesMissing,
+    /// Ours has more pages.
+    PagesMore,
+    /// A page has other bytes, or the two files cannot be compared.
+    Bytes,
+}
+
+impl Kind {
+    /// The tags of the table.
+    const TAGS: [(&'static str, Self); 6] = [
+        ("exit", Self::Exit),
+        ("report", Self::Report),
+        ("files", Self::Files),
+        ("text", Self::Text),
+        ("pages-missing", Self::PagesMissing),
+        ("pages-more", Self::PagesMore),
+    ];
+
+    fn tag(self) -> &'static str {
+        Self::TAGS.iter().find(|(_, kind)| *kind == self).map_or("bytes", |(tag, _)| tag)
+    }
+}
+
+/// How two outcomes differ: in what, and in words.
+type Difference = (Kind, String);
+
+/// What may differ, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reason<'a> {
+    /// All of these,
+    always: BTreeSet<Kind>,
+    /// and perhaps these, on some kernels or cores.
+    perhaps: BTreeSet<Kind>,
+    why: &'a str,
+}
+
+impl<'a> Reason<'a> {
+    /// Of a line such as `[report] [files?] why`; what has a question mark differs on some kernels or cores only.
+    fn parse(line: &'a str) -> Result<Self> {
+        let mut reason = Self { always: BTreeSet::new(), perhaps: BTreeSet::new(), why: line.trim() };
+        while let Some((tag, behind)) = reason.why.strip_prefix('[').and_then(|open| open.split_once(']')) {
+            let (name, kinds) = match tag.strip_suffix('?') {
+                Some(name) => (name, &mut reason.perhaps),
+                None => (tag, &mut reason.always),
+            };
+            let Some((_, kind)) = Kind::TAGS.iter().find(|(known, _)| *known == name) else {
+                bail!("[{tag}] is nothing that may differ: {line}");
+            };
+            kinds.insert(*kind);
+            reason.why = behind.trim_start();
+        }
+        let some = !reason.always.is_empty() || !reason.perhaps.is_empty();
+        ensure!(some && !reason.why.is_empty(), "a reason begins with what may differ, and says why: {line}");
+        Ok(reason)
+    }
+}
+
 /// One line of the table.
 #[derive(Debug, PartialEq, Eq)]
 struct Row<'a> {
     script: &'a str,
-    /// Why the two programs differ, on kernels where they do.
-    differs: Option<&'a str>,
+    /// How and why the two programs differ.
+    differs: Option<Reason<'a>>,
 }
 
-fn rows(table: &str) -> Vec<Row<'_>> {
+impl Row<'_> {
+    /// What is wrong with what was `found`: a difference without a reason, or a reason without a difference.
+    fn wrong(&self, found: &[Difference]) -> Vec<String> {
+        let meant = |kind: &Kind| {
+            self.differs.as_ref().is_some_and(|reason| reason.always.contains(kind) || reason.perhaps.contains(kind))
+        };
+        let mut wrong: Vec<String> =
+            found.iter().filter(|(kind, _)| !meant(kind)).map(|(_, words)| words.clone()).collect();
+        wrong.dedup();
+        let always = self.differs.iter().flat_map(|reason| &reason.always);
+        let unused = always.filter(|kind| found.iter().all(|(other, _)| other != *kind));
+        wrong.extend(unused.map(|kind| format!("the table says that {} differs, and it does not", kind.tag())));
+        wrong
+    }
+}
+
+fn rows(table: &str) -> Result<Vec<Row<'_>>> {
     let (mut rows, mut differs) = (Vec::new(), None);
     for line in table.lines() {
         if let Some(reason) = line.strip_prefix("#!") {
-            differs = Some(reason.trim());
+            differs = Some(Reason::parse(reason)?);
         } else if !line.is_empty() && !line.starts_with('#') {
             rows.push(Row { script: line, differs: differs.take() });
         }
     }
-    rows
+    Ok(rows)
 }
 
 /// What a program made of a line.
@@ -66,7 +151,7 @@ pub fn run(subject: &Subject<'_>, only: &str) -> Result<bool> {
         peers::version(&peer, "-v")
     );
     let (mut same, mut meant, mut wrong) = (0, 0, 0);
-    for row in rows(&table).iter().filter(|row| row.script.contains(only)) {
+    for row in rows(&table)?.iter().filter(|row| row.script.contains(only)) {
         let go = |program: &Path, name: &str| -> Result<Outcome> {
             let folder = place.path().join(name);
             if folder.exists() {
@@ -83,16 +168,19 @@ pub fn run(subject: &Subject<'_>, only: &str) -> Result<bool> {
         };
         let (a, b) = (go(&shim, "ours")?, go(&peer, "theirs")?);
         let found = differences(&a, &b, overlap, guarded)?;
-        match (found.as_slice(), row.differs) {
-            ([], _) => same += 1,
-            (_, Some(reason)) => {
+        let unmeant = row.wrong(&found);
+        match (found.as_slice(), unmeant.as_slice()) {
+            ([], []) => same += 1,
+            (_, []) => {
                 meant += 1;
-                println!("differs  {}\n    {reason}", row.script);
+                println!("differs  {}", row.script);
+                found.iter().for_each(|(kind, words)| println!("    [{}] {words}", kind.tag()));
+                row.differs.iter().for_each(|reason| println!("    {}", reason.why));
             }
-            (found, None) => {
+            (_, unmeant) => {
                 wrong += 1;
                 println!("DIFFERS  {}", row.script);
-                found.iter().for_each(|line| println!("    {line}"));
+                unmeant.iter().for_each(|line| println!("    {line}"));
                 for (who, outcome) in [("ours", &a), ("makedumpfile", &b)] {
                     let last =
                         outcome.err.lines().map(|l| l.rsplit('\r').next().unwrap_or(l)).rfind(|l| !l.trim().is_empty());
@@ -107,15 +195,16 @@ pub fn run(subject: &Subject<'_>, only: &str) -> Result<bool> {
 }
 
 /// How two outcomes differ, in words.
-fn differences(a: &Outcome, b: &Outcome, overlap: u64, guarded: u64) -> Result<Vec<String>> {
+fn differences(a: &Outcome, b: &Outcome, overlap: u64, guarded: u64) -> Result<Vec<Difference>> {
     let mut found = Vec::new();
     if a.code != b.code {
-        found.push(format!("exit code {:?} and {:?}", a.code, b.code));
+        found.push((Kind::Exit, format!("exit code {:?} and {:?}", a.code, b.code)));
     }
     // What is filtered again has no segments, and so no pages that are counted twice.
     let x = printed(&a.out, 0);
     let told = [overlap, 0].map(|overlap| differing_lines(&x, &printed(&b.out, overlap), guarded));
-    found.extend(told.into_iter().min_by_key(Vec::len).unwrap_or_default());
+    let told = told.into_iter().min_by_key(Vec::len).unwrap_or_default();
+    found.extend(told.into_iter().map(|words| (Kind::Report, words)));
     let names = |folder: &Path| -> Result<BTreeSet<String>> {
         let names = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let names: Result<BTreeSet<String>> = names.collect();
@@ -123,26 +212,46 @@ fn differences(a: &Outcome, b: &Outcome, overlap: u64, guarded: u64) -> Result<V
     };
     let (ours, theirs) = (names(&a.folder)?, names(&b.folder)?);
     if ours != theirs {
-        found.push(format!("files {ours:?} and {theirs:?}"));
+        found.push((Kind::Files, format!("files {ours:?} and {theirs:?}")));
     }
     for name in ours.intersection(&theirs) {
         let (x, y) = (a.folder.join(name), b.folder.join(name));
         if name.starts_with("text") {
-            found.extend((std::fs::read(&x)? != std::fs::read(&y)?).then(|| format!("{name}: other text")));
+            let other = std::fs::read(&x)? != std::fs::read(&y)?;
+            found.extend(other.then(|| (Kind::Text, format!("{name}: other text"))));
         } else if std::fs::metadata(&x)?.len().max(std::fs::metadata(&y)?.len()) > 0 && a.code == Some(0) {
             // What a run that failed leaves is judged by other tests: ours can be read, makedumpfile's mostly cannot.
             let mut compare = peers::python("same_pages.py")?;
             let done = shell::output(compare.arg(&x).arg(&y).arg(guarded.to_string()))?;
             if !done.status.success() {
-                found.push(format!(
-                    "{name}: {}{}",
-                    String::from_utf8_lossy(&done.stdout).trim(),
-                    shell::tail(&String::from_utf8_lossy(&done.stderr), 1)
-                ));
+                let said = String::from_utf8_lossy(&done.stdout).into_owned();
+                let failed = shell::tail(&String::from_utf8_lossy(&done.stderr), 1);
+                let words = format!("{name}: {}{failed}", said.trim());
+                found.extend(page_kinds(&said, guarded).into_iter().map(|kind| (kind, words.clone())));
             }
         }
     }
     Ok(found)
+}
+
+/// What the numbers of same_pages.py, which found two files to differ, say of how. Anything else it says is that they cannot be compared.
+fn page_kinds(said: &str, guarded: u64) -> BTreeSet<Kind> {
+    let kind = |part: &str| {
+        let (number, words) = part.trim().split_once(' ')?;
+        let number: u64 = number.parse().ok()?;
+        Some(match words.split(" (").next()? {
+            "same" => None,
+            // The guard is why there may be this many more.
+            "only ours" if number <= guarded => None,
+            "only ours" | "lost in theirs" => Some(Kind::PagesMore),
+            "only theirs" | "lost in ours" => Some(Kind::PagesMissing),
+            _ => Some(Kind::Bytes),
+        })
+    };
+    let parts = said.trim().split(", ").map(|part| kind(part).unwrap_or(Some(Kind::Bytes)));
+    let kinds: BTreeSet<Kind> = parts.flatten().collect();
+    // It does not fail for nothing.
+    if kinds.is_empty() { [Kind::Bytes].into() } else { kinds }
 }
 
 /// Whether two lines of a report give numbers that differ by no more pages than our guard keeps.
@@ -237,11 +346,62 @@ mod tests {
 
     #[test]
     fn a_reason_belongs_to_the_line_behind_it_alone() {
-        let table = "# head\n\n#! because\n$M -a\n$M -b\n";
+        let table = "# head\n\n#! [report] because\n$M -a\n$M -b\n";
+        let reason = Reason { always: [Kind::Report].into(), perhaps: BTreeSet::new(), why: "because" };
         assert_eq!(
-            rows(table),
-            [Row { script: "$M -a", differs: Some("because") }, Row { script: "$M -b", differs: None }]
+            rows(table).unwrap(),
+            [Row { script: "$M -a", differs: Some(reason) }, Row { script: "$M -b", differs: None }]
         );
+    }
+
+    #[test]
+    fn a_reason_says_what_may_differ_and_why() {
+        for wrong in ["because", "[report]", "[report?]", "[bytes] because", "[reprot] because", "[report because"] {
+            assert!(Reason::parse(wrong).is_err(), "{wrong}");
+        }
+        let reason = Reason::parse(" [exit] [text?] [files] because [x]").unwrap();
+        assert_eq!(
+            (reason.always, reason.perhaps, reason.why),
+            ([Kind::Exit, Kind::Files].into(), [Kind::Text].into(), "because [x]")
+        );
+    }
+
+    #[test]
+    fn a_reason_covers_what_it_names_alone_and_is_wrong_where_it_no_longer_applies() {
+        let row = |reason: &'static str| Row { script: "", differs: Some(Reason::parse(reason).unwrap()) };
+        let of = |kinds: &[Kind]| kinds.iter().map(|kind| (*kind, format!("{kind:?}"))).collect::<Vec<Difference>>();
+        let report = row("[report] because");
+        assert!(report.wrong(&of(&[Kind::Report, Kind::Report])).is_empty());
+        assert_eq!(report.wrong(&of(&[Kind::Report, Kind::PagesMissing])), ["PagesMissing"]);
+        assert_eq!(report.wrong(&of(&[Kind::Report, Kind::Bytes])), ["Bytes"]);
+        assert_eq!(report.wrong(&[]).len(), 1, "it does not differ any more");
+        let both = row("[exit] [files] because");
+        assert_eq!(both.wrong(&of(&[Kind::Exit])).len(), 1, "one of the two does not differ any more");
+        let perhaps = row("[exit] [files?] because");
+        assert!(
+            perhaps.wrong(&of(&[Kind::Exit])).is_empty() && perhaps.wrong(&of(&[Kind::Exit, Kind::Files])).is_empty()
+        );
+        assert_eq!(perhaps.wrong(&of(&[Kind::Files])).len(), 1, "what always differs does not");
+        assert_eq!(perhaps.wrong(&of(&[Kind::Exit, Kind::Bytes])), ["Bytes"]);
+        assert_eq!(Row { script: "", differs: None }.wrong(&of(&[Kind::Exit])), ["Exit"]);
+    }
+
+    #[test]
+    fn pages_that_are_there_once_are_told_from_pages_with_other_bytes() {
+        let of = |said| page_kinds(said, 3).into_iter().collect::<Vec<_>>();
+        assert_eq!(
+            of("26083 same, 8 only ours (first: pfn 0x1fff), 2400 only theirs (first: pfn 0x1001)\n"),
+            [Kind::PagesMissing, Kind::PagesMore]
+        );
+        assert_eq!(of("1 same, 3 only ours (first: pfn 0x1), 1 lost in ours (first: pfn 0x1)"), [Kind::PagesMissing]);
+        assert_eq!(of("1 same, 1 different (first: pfn 0x1)"), [Kind::Bytes]);
+        assert_eq!(
+            of("1 same, 4 only ours (first: pfn 0x1), 1 different (first: pfn 0x1)"),
+            [Kind::PagesMore, Kind::Bytes]
+        );
+        for failed in ["", "one is an ELF file, the other is not\n", "Traceback, line 1"] {
+            assert_eq!(of(failed), [Kind::Bytes], "{failed}");
+        }
     }
 
     #[test]
@@ -270,7 +430,7 @@ mod tests {
     #[test]
     fn the_table_has_at_least_sixty_lines_and_none_twice() {
         let table = std::fs::read_to_string(shell::workspace().join(LINES)).unwrap();
-        let all = rows(&table);
+        let all = rows(&table).unwrap();
         assert!(all.len() >= 60);
         let scripts: BTreeSet<&str> = all.iter().map(|row| row.script).collect();
         assert_eq!(scripts.len(), all.len());
