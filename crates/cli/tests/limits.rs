@@ -155,7 +155,7 @@ fn a_dry_run_knows_how_full_the_file_system_is() {
     let place = Place::new();
     std::fs::create_dir(place.path("full")).unwrap();
     let outs = ["", "1", "2"].map(|n| format!("full/out{n}"));
-    let mut codes = Vec::new();
+    let (mut codes, mut looked) = (Vec::new(), 0);
     for options in ["--compress none", "--format elf", "--flatten", "-f", "split"] {
         let (options, files) = if options == "split" {
             ("--compress none", format!("{} {}", outs[1], outs[2]))
@@ -166,15 +166,33 @@ fn a_dry_run_knows_how_full_the_file_system_is() {
         for used in (1..=600).step_by(66) {
             let fill = format!("mount -t tmpfs -o size=2400k none full && head -c {}k /dev/zero > full/old;", used * 4);
             let old = if options == "-f" { "head -c 20k /dev/zero > full/out;" } else { "" };
-            let line = |dry: &str| format!("{fill} {old} $P dump {dry} -d 0 {options} vmcore {files} > /dev/null");
+            let sizes = "code=$?; [ ! -e full/out ] || stat -c '%s %b' full/out >&2; exit $code";
+            let line = |dry: &str| format!("{fill} {old} $P dump {dry} --json -d 0 {options} vmcore {files}; {sizes}");
             let (Some(dry), Some(real)) = (run(&place, &line("--dry-run")), run(&place, &line(""))) else { return };
             assert_eq!(dry.code, real.code, "{options} {used}: {} {}", dry.err, real.err);
             codes.push(real.code);
+            if options == "--flatten" || files != outs[0] {
+                continue;
+            }
+            let report = |ended: &Ended| serde_json::from_str::<Value>(&ended.out).unwrap();
+            for field in ["file_bytes", "bytes_out", "kept_pages", "zero_pages", "complete"] {
+                assert_eq!(report(&dry)[field], report(&real)[field], "{options} {used}: {field}");
+            }
+            let sizes = real.err.lines().last().and_then(|line| line.split_once(' '));
+            if let Some((Ok(size), Ok(blocks))) = sizes.map(|(size, blocks)| (size.parse(), blocks.parse::<u64>())) {
+                assert_eq!(report(&real)["file_bytes"], size, "{options} {used}");
+                assert!(
+                    blocks * 512 >= size,
+                    "{options} {used}: a reader that maps a hole of a full tmpfs dies of SIGBUS"
+                );
+                looked += 1;
+            }
         }
     }
     for code in [0, 1, 3] {
         assert!(codes.contains(&Some(code)), "{codes:?}");
     }
+    assert!(looked > 20, "{looked}");
 }
 
 #[test]

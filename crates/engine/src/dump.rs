@@ -129,7 +129,8 @@ fn run(
         // A dry run goes on to the end all the same, to tell what is needed.
         let stopped = matches!(ended, Some(Failed { ended: Ended::Stopped(_), .. }));
         let lacking = lacking(&outputs).filter(|_| !stopped);
-        let ended = lacking.map(|(file, room)| Failed::of(file, (Ended::NoRoom(room), Readable(true)))).or(ended);
+        let readable = ended.as_ref().map_or(Readable(true), |failed| failed.readable);
+        let ended = lacking.map(|(file, room)| Failed::of(file, (Ended::NoRoom(room), readable))).or(ended);
         let (kept, since) = (run.kept, run.started_here);
         let mut report = run.finish(&outputs);
         report.attempts.clone_from(&failures);

@@ -119,6 +119,12 @@ impl ElfWriter {
         }
     }
 
+    /// As [`crate::writer::Writer::short`].
+    #[must_use]
+    pub fn short(&self) -> Option<u64> {
+        self.output.short()
+    }
+
     /// Free bytes of the target, where that is known.
     #[must_use]
     pub fn room(&self) -> Option<u64> {

@@ -40,6 +40,15 @@ impl FileWriter {
         }
     }
 
+    /// Of a dry run that only counts what is needed, for there was no room: where the file would end, in bytes.
+    #[must_use]
+    pub fn short(&self) -> Option<u64> {
+        match self {
+            Self::Kdump(writer) => writer.short(),
+            Self::Elf(writer) => writer.short(),
+        }
+    }
+
     /// Free bytes of the target, where that is known.
     #[must_use]
     pub fn room(&self) -> Option<u64> {

@@ -218,6 +218,9 @@ impl<'a> Joining<'a> {
             output.write_at(&head, 0)?;
         }
         let front = head.len() as u64..descriptors;
+        if !output.has_old_content() {
+            output.reserve(front.start, front.end)?;
+        }
         self.copy_in(output, self.model, front, head.len() as u64, &mut |_| None)?;
         output.reserve(descriptors, end)?;
         if output.has_old_content() {

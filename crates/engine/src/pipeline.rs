@@ -263,7 +263,7 @@ impl Pipeline<'_> {
             // Without the lock: a receiver that blocks holds up the writing, but no thread that has a buffer left.
             self.observer.progress(Stage::CopyPages, done, self.total);
             ring = self.ring.hold();
-            ring.failed = ordered.copied.failed.is_some();
+            ring.failed = ordered.failed();
             ring.spare.push(batch);
             if ring.waiting > 0 && ring.spare.len().is_multiple_of(self.wake_at) {
                 drop(ring);
@@ -314,13 +314,26 @@ impl Ring {
 
 impl Ordered {
     fn write(&mut self, batch: &Batch, number: u64, known: &Known) {
+        let counting = self.writer.short().is_some();
         let clock = Instant::now();
         let result = self.writer.batch(batch);
         self.last_write = clock.elapsed();
         if let Ok(start) = result {
             self.recent.learn(batch, number, start, known);
         }
-        self.copied.add(batch, result);
+        // A dry run tells what the run would have done until there was no room.
+        match (result, self.writer.short()) {
+            _ if counting => {}
+            (Ok(start) | Err(WriteFailed { offset: start, .. }), Some(end)) => {
+                self.copied.add(batch, Err(WriteFailed::no_room(start, end)));
+            }
+            (result, None) => self.copied.add(batch, result),
+        }
+    }
+
+    /// Whether nothing more is to be written, not even to count it.
+    fn failed(&self) -> bool {
+        self.copied.failed.is_some() && self.writer.short().is_none()
     }
 
     /// What the batches to come are compressed with, where that is chosen, after `batch` was written and with `pages` to come.

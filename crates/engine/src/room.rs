@@ -18,8 +18,34 @@ pub struct Room {
     old: u64,
     /// Bytes that are taken together.
     block: u64,
-    /// Taken blocks: the first of a run, and the one behind its last. Runs do not touch.
-    taken: Lock<BTreeMap<u64, u64>>,
+    taken: Lock<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    /// The first block of a run, and the one behind its last. Runs do not touch.
+    runs: BTreeMap<u64, u64>,
+    /// Where the file would end, in bytes, once there was no room.
+    short: Option<u64>,
+}
+
+impl Taken {
+    fn blocks(&self) -> u64 {
+        self.runs.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// Takes the blocks `start..end` that are not taken yet.
+    fn unite(&mut self, mut start: u64, mut end: u64) {
+        // Runs that touch this one, the last first.
+        while let Some((&first, &behind)) = self.runs.range(..=end).next_back() {
+            if behind < start {
+                break;
+            }
+            self.runs.remove(&first);
+            (start, end) = (start.min(first), end.max(behind));
+        }
+        self.runs.insert(start, end);
+    }
 }
 
 /// What a dump needs, and what there is.
@@ -90,36 +116,66 @@ impl Room {
     }
 
     fn new(device: u64, free: u64, old: u64, block: u64) -> Self {
-        Self { device, free, old, block, taken: Lock::new("room", BTreeMap::new()) }
+        Self { device, free, old, block, taken: Lock::new("room", Taken::default()) }
     }
 
     /// Gives back what was taken.
     pub fn clear(&self) {
-        self.taken.hold().clear();
+        *self.taken.hold() = Taken::default();
     }
 
-    /// Takes the blocks of the bytes `from..to` that are not taken yet.
-    pub fn take(&self, from: u64, to: u64) {
+    /// Takes the blocks of the bytes `from..to` that are not taken yet; returns how many of the bytes a write would bring into the file.
+    /// Behind those that are taken nothing is skipped.
+    pub fn take(&self, from: u64, to: u64) -> u64 {
         if from >= to {
-            return;
+            return 0;
         }
         let mut taken = self.taken.hold();
-        let (mut start, mut end) = (from / self.block, to.div_ceil(self.block));
-        // Runs that touch this one, the last first.
-        while let Some((&first, &behind)) = taken.range(..=end).next_back() {
-            if behind < start {
-                break;
-            }
-            taken.remove(&first);
-            (start, end) = (start.min(first), end.max(behind));
+        let end = to.div_ceil(self.block);
+        taken.unite(from / self.block, end);
+        let lacking = taken.blocks().saturating_sub(self.blocks());
+        if lacking > 0 && taken.short.is_none() {
+            taken.short = Some(end.saturating_sub(lacking).saturating_mul(self.block));
         }
-        taken.insert(start, end);
+        taken.short.map_or(to, |short| short.min(to)).saturating_sub(from)
+    }
+
+    /// Takes the blocks of the bytes `from..to` where there is room for all; where there is not, nothing is written from then on. False then.
+    pub fn reserve(&self, from: u64, to: u64) -> bool {
+        let had = self.take(from, to) == to.saturating_sub(from);
+        if !had {
+            self.taken.hold().short = Some(0);
+        }
+        had
+    }
+
+    /// Notes that the first `bytes` of the file are needed, and not to be had.
+    pub fn refuse(&self, bytes: u64) {
+        self.take(0, bytes);
+        self.taken.hold().short = Some(0);
+    }
+
+    /// Once there was no room, where the file would end, in bytes; 0 if it would end as it was then.
+    #[must_use]
+    pub fn short(&self) -> Option<u64> {
+        self.taken.hold().short
+    }
+
+    /// Bytes that are left.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.blocks().saturating_sub(self.taken.hold().blocks()).saturating_mul(self.block)
+    }
+
+    /// Blocks that there are.
+    const fn blocks(&self) -> u64 {
+        self.free.saturating_add(self.old) / self.block
     }
 
     /// What was taken so far, and what there is.
     #[must_use]
     pub fn forecast(&self) -> Forecast {
-        let blocks: u64 = self.taken.hold().iter().map(|(start, end)| end - start).sum();
+        let blocks = self.taken.hold().blocks();
         let Self { device, free, old, block, .. } = *self;
         Forecast { device, needed: blocks.saturating_mul(block), free, old }
     }
@@ -153,8 +209,21 @@ mod tests {
                 prop_assert_eq!(room.forecast().fits(), blocks.len() <= 100);
             }
             let taken = room.taken.hold();
-            prop_assert!(taken.iter().zip(taken.iter().skip(1)).all(|(a, b)| a.1 < b.0));
+            prop_assert!(taken.runs.iter().zip(taken.runs.iter().skip(1)).all(|(a, b)| a.1 < b.0));
         }
+    }
+
+    #[test]
+    fn what_has_no_room_is_needed_and_not_written() {
+        let room = Room::new(1, 3 << 12, 1 << 12, 4096);
+        assert_eq!((room.take(0, 100), room.short(), room.left()), (100, None, 3 << 12));
+        assert!(room.reserve(4096, 8192));
+        assert_eq!((room.take(8192, 20_000), room.short(), room.left()), (8192, Some(16384), 0));
+        assert_eq!((room.take(20_000, 30_000), room.take(200, 5000)), (0, 4800), "what is taken stays");
+        assert_eq!((room.forecast().needed, room.forecast().fits()), (8 * 4096, false));
+        let whole = Room::new(1, 3 << 12, 0, 4096);
+        assert_eq!((whole.take(0, 10), whole.reserve(4096, 5 * 4096), whole.take(0, 10)), (10, false, 0));
+        assert_eq!(whole.forecast().needed, 5 * 4096);
     }
 
     #[test]

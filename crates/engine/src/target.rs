@@ -129,9 +129,18 @@ impl Output {
     #[must_use]
     pub fn room(&self, end: u64) -> Option<u64> {
         let limit = self.limit.map(|limit| limit.bytes().saturating_sub(end));
-        let Kind::Regular(file) = &self.kind else { return limit };
-        let free = rustix::fs::fstatvfs(file).ok().and_then(|space| free(&space));
+        let free = match &self.kind {
+            Kind::Regular(file) => rustix::fs::fstatvfs(file).ok().and_then(|space| free(&space)),
+            Kind::Nothing => self.room.as_ref().map(Room::left),
+            Kind::Block(_) | Kind::Stream(_) => None,
+        };
         limit.into_iter().chain(free).min()
+    }
+
+    /// Of a dry run that goes on where a run would have failed, to tell how much is needed: where the file would end, in bytes.
+    #[must_use]
+    pub fn short(&self) -> Option<u64> {
+        self.room.as_ref()?.short()
     }
 
     /// Of a dry run, whether what was written until now would fit.
@@ -150,7 +159,10 @@ impl Output {
     /// The limit or the free space is less.
     pub fn admits(&self, bytes: u64) -> Result<(), WriteFailed> {
         let refused = match self.allowed(0, bytes) {
-            (_, None) if self.free.is_some_and(|free| free < bytes) => Some(io::ErrorKind::StorageFull.into()),
+            (_, None) if self.free.is_some_and(|free| free < bytes) => {
+                self.room.iter().for_each(|room| room.refuse(bytes));
+                Some(io::ErrorKind::StorageFull.into())
+            }
             (_, refused) => refused,
         };
         refused.map_or(Ok(()), |error| Err(WriteFailed { done: 0, offset: 0, error }))
@@ -171,6 +183,13 @@ impl Output {
             (None, Kind::Regular(_)) => drop(std::fs::remove_file(path)),
             (None, _) => {}
         }
+    }
+
+    /// Leaves nothing of what was written since [`Self::empty`]: it is no dump.
+    pub fn forget(&self) {
+        self.remove_new();
+        // What stays is no dump either, and that nothing readable was written is what will be told.
+        let _stays = self.cut(0);
     }
 
     /// Empties the target, and makes `0..len` read as zeros. On a file that takes no space yet.
@@ -229,8 +248,9 @@ impl Output {
         }
         let file = match &self.kind {
             Kind::Nothing => {
-                self.reach(to);
-                self.room.iter().for_each(|room| room.take(from, to));
+                if self.room.as_ref().is_none_or(|room| room.reserve(from, to)) {
+                    self.reach(to);
+                }
                 return Ok(());
             }
             Kind::Stream(stream) => {
@@ -291,8 +311,9 @@ impl Output {
             Kind::Regular(file) | Kind::Block(file) => file,
             Kind::Stream(stream) => return stream.block(bytes, offset),
             Kind::Nothing => {
-                self.wrote(bytes.len(), offset);
-                self.room.iter().for_each(|room| room.take(offset, offset + bytes.len() as u64));
+                let len = bytes.len() as u64;
+                let fits = self.room.as_ref().map_or(len, |room| room.take(offset, offset + len));
+                self.wrote(fits as usize, offset);
                 return Ok(());
             }
         };

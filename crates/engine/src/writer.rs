@@ -59,7 +59,7 @@ impl Writer {
     pub fn begin(output: Arc<Output>, meta: Metadata, ram: &PageSet) -> Result<Self, (WriteFailed, Readable)> {
         let regions = meta.regions;
         output
-            .admits(regions.notes)
+            .admits(regions.descriptors)
             .and_then(|()| output.empty(regions.descriptors))
             .map_err(|e| (e, Readable(false)))?;
         let descriptors = Descriptors::new(Arc::clone(&output));
@@ -67,7 +67,11 @@ impl Writer {
             Self { output, meta, first: 0, end: regions.descriptors, descriptors, encoded: Encoded::default() };
         // What a block device held may be anything, descriptors too: it is no dump until those are zeros.
         if !writer.output.has_old_content() {
-            writer.write_head().map_err(|e| (e, Readable(false)))?;
+            writer.write_head().and_then(|len| writer.output.reserve(len, regions.descriptors)).map_err(|e| {
+                // Quotas are not known before.
+                writer.output.forget();
+                (e, Readable(false))
+            })?;
         }
         writer.bitmap(regions.bitmap1).write_set(ram).map_err(|e| (e, writer.readable()))?;
         Ok(writer)
@@ -98,7 +102,7 @@ impl Writer {
             .reserve(regions.descriptors, data)
             .and_then(|()| if self.output.is_stream() { self.zero_page(regions.data) } else { Ok(()) })
             .and_then(|()| self.kept().write_set(selection.in_memory()))
-            .and_then(|()| if self.output.has_old_content() { self.write_head() } else { Ok(()) });
+            .and_then(|()| if self.output.has_old_content() { self.write_head().map(drop) } else { Ok(()) });
         (self.meta.regions, self.end) = (regions, data);
         written.map_err(|e| (e, self.readable()))
     }
@@ -139,7 +143,7 @@ impl Writer {
             selection.copy_later(&kept)?;
         }
         if self.output.has_old_content() {
-            return self.write_head();
+            return self.write_head().map(drop);
         }
         self.output.write_at(&self.sub_header(), self.meta.regions.sub_header)
     }
@@ -153,18 +157,20 @@ impl Writer {
         Bitmap::new(Arc::clone(&self.output), offset, Pfn(self.meta.sub_header.max_mapnr_64))
     }
 
-    fn write_head(&self) -> Result<(), WriteFailed> {
+    /// Writes headers and notes, and returns how long they are.
+    fn write_head(&self) -> Result<u64, WriteFailed> {
         let mut head = self.head(true);
         head.extend_from_slice(&self.meta.notes);
+        let len = head.len() as u64;
         if !self.output.is_stream() {
-            return self.output.write_at(&head, 0);
+            return self.output.write_at(&head, 0).map(|()| len);
         }
         let mut at = 0;
         for held in self.held_back() {
             self.output.write_at(head.get(at..held.start).unwrap_or_default(), at as u64)?;
             at = held.end;
         }
-        self.output.write_at(head.get(at..).unwrap_or_default(), at as u64)
+        self.output.write_at(head.get(at..).unwrap_or_default(), at as u64).map(|()| len)
     }
 
     /// Both headers.
@@ -200,6 +206,10 @@ impl Writer {
     /// The target is full or cannot be written.
     pub fn batch(&mut self, batch: &Batch) -> Result<u64, WriteFailed> {
         let (start, data) = (self.end, batch.stored());
+        if self.short().is_some() {
+            self.end += data.len() as u64;
+            return self.output.write_at(data, start).map(|()| start);
+        }
         let result = if data.is_empty() { Ok(()) } else { self.output.write_at(data, start) };
         let reached = start + result.as_ref().map_or_else(|e| e.done as u64, |()| data.len() as u64);
         self.end = reached;
@@ -227,6 +237,12 @@ impl Writer {
             Stored::Data { at, size, flags } => PageDesc { offset: start + u64::from(at), size, flags },
             Stored::Known(Place { offset, size, flags }) => PageDesc { offset, size, flags },
         }
+    }
+
+    /// Of a dry run that only counts what is needed, for there was no room: where the file would end, in bytes.
+    #[must_use]
+    pub fn short(&self) -> Option<u64> {
+        self.output.short()
     }
 
     /// Free bytes of the target, where that is known.

@@ -44,6 +44,12 @@ pub struct WriteFailed {
 struct LimitReached(u64);
 
 impl WriteFailed {
+    /// A write at `offset` on a file that has room until `end`.
+    #[must_use]
+    pub fn no_room(offset: u64, end: u64) -> Self {
+        Self { done: end.saturating_sub(offset) as usize, offset, error: io::ErrorKind::StorageFull.into() }
+    }
+
     /// Which end was reached, if the target is full: no space, quota, size limit, or the end of a device.
     #[must_use]
     pub fn full(&self) -> Option<Full> {
