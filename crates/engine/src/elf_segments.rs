@@ -62,8 +62,20 @@ pub struct Placement<'a> {
     /// Sets of these that have no page in common, which stand in front of the others, one behind the other; in each set, and then in
     /// the rest, the pages are in pfn order.
     pub first: &'a [PageSet],
+    /// Pages of `data` that are in no header after all; they keep their places.
+    pub lost: &'a PageSet,
     /// Page size.
     pub page: PageSize,
+}
+
+/// The runs of the pages `start..end` that are not in `lost`.
+fn between(lost: &PageSet, start: Pfn, end: Pfn) -> impl Iterator<Item = (Pfn, Pfn)> + '_ {
+    let mut at = start;
+    lost.runs(start, end).chain([(end, end)]).filter_map(move |(from, to)| {
+        let run = (at, from);
+        at = to;
+        (run.0 < run.1).then_some(run)
+    })
 }
 
 impl<'a> Placement<'a> {
@@ -96,6 +108,7 @@ impl<'a> Placement<'a> {
         let mut data = self
             .data
             .runs(from, to)
+            .flat_map(move |(start, end)| between(self.lost, start, end))
             .flat_map(move |(start, end)| {
                 let mut at = start;
                 std::iter::from_fn(move || {
@@ -172,6 +185,7 @@ mod tests {
             first in proptest::collection::vec((0u64..400, 1u64..40), 0..6),
             second in proptest::collection::vec((0u64..400, 1u64..40), 0..6),
             zeros in proptest::collection::vec((0u64..400, 1u64..40), 0..6),
+            lost in proptest::collection::vec((0u64..400, 1u64..9), 0..4),
             start in 0u64..400 << 12, len in 1u64..100 << 12,
         ) {
             let set = |ranges: &[(u64, u64)]| PageSet::from_ranges(ranges.iter().map(|(s, n)| (Pfn(*s), Pfn(s + n))));
@@ -184,7 +198,9 @@ mod tests {
             let two = chosen(&set(&second), &one);
             let first = [one, two];
             let zeros = set(&zeros).without(&data);
-            let placement = Placement { data: &data, zeros: &zeros, first: &first, page: PageSize::K4 };
+            let lost = chosen(&set(&lost), &PageSet::default());
+            let placement = Placement { data: &data, zeros: &zeros, first: &first, lost: &lost, page: PageSize::K4 };
+            let described = data.without(&lost);
             // The order of writing.
             let pages = |set: &PageSet| set.all_runs().flat_map(|(s, e)| s.0..e.0).collect::<Vec<u64>>();
             let rest = pages(&data).into_iter().filter(|p| !first.iter().any(|part| part.contains(Pfn(*p))));
@@ -194,7 +210,7 @@ mod tests {
             let mut at = start;
             let nowhere = |from: u64, to: u64| (from..to).step_by(997).all(|byte| {
                 let pfn = Pfn(byte >> 12);
-                !data.contains(pfn) && !zeros.contains(pfn)
+                !described.contains(pfn) && !zeros.contains(pfn)
             });
             for h in &headers {
                 prop_assert!(h.paddr >= at && nowhere(at, h.paddr), "what stays is described, in order");
@@ -204,7 +220,7 @@ mod tests {
                 at = h.paddr + h.mem_size;
                 for byte in (h.paddr..at).step_by(997).chain([at - 1]) {
                     let (has, pfn) = (h.file_size > 0, Pfn(byte >> 12));
-                    prop_assert_eq!((has, !has), (data.contains(pfn), zeros.contains(pfn)), "byte {:#x}", byte);
+                    prop_assert_eq!((has, !has), (described.contains(pfn), zeros.contains(pfn)), "byte {:#x}", byte);
                     if has {
                         let place = h.file_offset + (byte - h.paddr);
                         prop_assert_eq!((order[(place >> 12) as usize], place & 4095), (byte >> 12, byte & 4095));

@@ -1,25 +1,31 @@
 //! An ELF core, readable from the moment its headers are there: marked incomplete until the end, and pages that are not written yet lie
-//! beyond the end of the file, where every reader takes them for lost.
+//! beyond the end of the file, where every reader takes them for lost. Pages that cannot be read when it is their turn are taken out of the
+//! headers before anything stands in their place.
 
 use crate::elf_segments::Placement;
 use crate::target::{Output, WriteFailed};
 use crate::worker::Batch;
 use crate::writer::Readable;
-use coresift_format::{ElfLayout, Segment};
+use coresift_format::{ElfLayout, PageSet, Pfn, Segment};
 use std::sync::Arc;
 
 /// Bytes of headers that are written together.
 const BLOCK: usize = 256 << 10;
 
 /// Writes one ELF core.
-pub struct ElfWriter {
+pub struct ElfWriter<'a> {
     output: Arc<Output>,
     layout: ElfLayout,
+    placement: Placement<'a>,
+    /// The memory that the program headers describe.
+    sources: &'a [Segment],
+    /// Pages that could not be read when they were to be written.
+    lost: Vec<(Pfn, Pfn)>,
     /// Where the next data go.
     end: u64,
 }
 
-impl ElfWriter {
+impl<'a> ElfWriter<'a> {
     /// Writes all that stands in front of the pages: the program headers of the memory that `sources` describe, as `placement` has it,
     /// and `notes`. From then on the target is an incomplete core without pages.
     ///
@@ -28,50 +34,76 @@ impl ElfWriter {
     pub fn begin(
         output: Arc<Output>,
         layout: ElfLayout,
-        placement: Placement<'_>,
-        sources: &[Segment],
+        placement: Placement<'a>,
+        sources: &'a [Segment],
         notes: &[u8],
     ) -> Result<Self, (WriteFailed, Readable)> {
-        let writer = Self { output, layout, end: layout.data };
+        let writer = Self { output, layout, placement, sources, lost: Vec::new(), end: layout.data };
         writer
             .output
             .admits(layout.data)
             .and_then(|()| writer.output.empty(0))
-            .and_then(|()| writer.headers(placement, sources, notes))
+            .and_then(|()| writer.headers(notes))
             .map_err(|e| (e, Readable(false)))?;
         Ok(writer)
     }
 
-    fn headers(&self, placement: Placement<'_>, sources: &[Segment], notes: &[u8]) -> Result<(), WriteFailed> {
-        let mut block = self.layout.head(true);
+    fn headers(&self, notes: &[u8]) -> Result<(), WriteFailed> {
+        let mut head = self.layout.head(true);
         let mut at = 0;
         if self.output.is_stream() {
             // No offset is written twice: the flags, which say whether the file is complete, come last.
             let (flags_at, flags) = self.layout.flags(true);
-            let behind = block.split_off(flags_at as usize + flags.len());
-            block.truncate(flags_at as usize);
-            self.output.write_at(&block, 0)?;
+            let behind = head.split_off(flags_at as usize + flags.len());
+            head.truncate(flags_at as usize);
+            self.output.write_at(&head, 0)?;
             at = flags_at + flags.len() as u64;
-            block = behind;
+            head = behind;
         }
-        let mut flush = |block: &mut Vec<u8>| {
-            self.output.write_at(block, at)?;
-            at += block.len() as u64;
-            block.clear();
-            Ok(())
-        };
-        for header in placement.headers(sources) {
+        let (at, mut block) = self.table(self.placement, at, head)?;
+        block.resize(self.layout.notes.saturating_sub(at) as usize, 0);
+        block.extend(notes);
+        block.resize(self.layout.data.saturating_sub(at) as usize, 0);
+        self.output.write_at(&block, at)
+    }
+
+    /// Writes `block` at `at`, and behind it the program headers of the memory; returns what is left to write, and where.
+    fn table(&self, placement: Placement<'_>, mut at: u64, mut block: Vec<u8>) -> Result<(u64, Vec<u8>), WriteFailed> {
+        for header in placement.headers(self.sources) {
+            if block.len() >= BLOCK {
+                self.output.write_at(&block, at)?;
+                at += block.len() as u64;
+                block.clear();
+            }
             let file_offset = self.layout.data + header.file_offset;
             block.extend(self.layout.load(&Segment { file_offset, ..header }));
-            if block.len() >= BLOCK {
-                flush(&mut block)?;
-            }
         }
         block.extend(self.layout.section().unwrap_or_default());
-        block.extend(notes);
-        let padding = self.layout.data.saturating_sub(self.layout.notes + notes.len() as u64);
-        block.resize(block.len() + padding as usize, 0);
-        flush(&mut block)
+        Ok((at, block))
+    }
+
+    /// Takes what is lost out of the headers. Until their number is written, too, the last of them are not looked at: what they describe is
+    /// lost for that moment.
+    fn leave_out(&mut self) -> Result<(), WriteFailed> {
+        let mut lost = PageSet::from_ranges(self.lost.iter().copied());
+        let mut gap = 1;
+        let layout = loop {
+            let placement = Placement { lost: &lost, ..self.placement };
+            let loads = placement.headers(self.sources).count() as u64;
+            if let Some(layout) = self.layout.with_loads(loads) {
+                break layout;
+            }
+            // Where there is no header left, what lies between lost pages is left out with them, in short gaps first.
+            lost = PageSet::from_ranges(lost.all_runs().map(|(start, end)| {
+                let near = lost.runs(end, end.plus(gap)).next();
+                (start, near.map_or(end, |(next, _)| next))
+            }));
+            gap *= 2;
+        };
+        self.layout = layout;
+        let (at, block) = self.table(Placement { lost: &lost, ..self.placement }, layout.loads_at, Vec::new())?;
+        self.output.write_at(&block, at)?;
+        self.output.write_at(&layout.head(true), 0)
     }
 
     /// Writes the pages of one batch, and returns where.
@@ -79,6 +111,11 @@ impl ElfWriter {
     /// # Errors
     /// The target is full or cannot be written.
     pub fn batch(&mut self, batch: &Batch) -> Result<u64, WriteFailed> {
+        // Of a stream the headers are gone: what is lost is zeros there, in a file that is marked and with a report that names it.
+        if !batch.lost.is_empty() && !self.output.is_stream() {
+            self.lost.extend(batch.lost.iter().map(|(pfn, _)| (*pfn, pfn.plus(1))));
+            self.leave_out().map_err(|failed| WriteFailed { done: 0, ..failed })?;
+        }
         self.pages(batch.stored())
     }
 

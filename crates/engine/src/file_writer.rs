@@ -6,14 +6,14 @@ use crate::worker::Batch;
 use crate::writer::Writer;
 
 /// A file whose headers are written.
-pub enum FileWriter {
+pub enum FileWriter<'a> {
     /// A kdump-compressed file.
     Kdump(Box<Writer>),
     /// An ELF core.
-    Elf(ElfWriter),
+    Elf(ElfWriter<'a>),
 }
 
-impl FileWriter {
+impl FileWriter<'_> {
     /// Whether every page takes its own place, as it is: there are no descriptors that could say something else.
     #[must_use]
     pub const fn is_plain(&self) -> bool {

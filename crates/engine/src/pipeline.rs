@@ -71,8 +71,8 @@ pub struct Copied {
 const MAX_LOST: usize = 4096;
 
 /// What is done in order, by one thread at a time.
-struct Ordered {
-    writer: FileWriter,
+struct Ordered<'a> {
+    writer: FileWriter<'a>,
     recent: Recent,
     copied: Copied,
     /// Where there is something to choose.
@@ -81,9 +81,9 @@ struct Ordered {
     last_write: Duration,
 }
 
-struct Ring {
+struct Ring<'a> {
     /// `None` while a thread writes.
-    ordered: Option<Ordered>,
+    ordered: Option<Ordered<'a>>,
     /// Batches that are done, by their distance from `head`.
     slots: VecDeque<Option<Batch>>,
     head: u64,
@@ -95,7 +95,7 @@ struct Ring {
     failed: bool,
 }
 
-struct Pipeline<'a> {
+struct Pipeline<'a, 'w> {
     memory: &'a dyn PhysicalMemory,
     ladder: &'a [Compression],
     /// Which of them the next batches get.
@@ -104,7 +104,7 @@ struct Pipeline<'a> {
     /// Whether every page takes its own place in the file, as it is.
     plain: bool,
     batches: Lock<Batches<'a>>,
-    ring: Lock<Ring>,
+    ring: Lock<Ring<'w>>,
     changed: Condvar,
     /// Each so many free buffers one waiting thread is woken: woken for each, it would sleep again after one batch.
     wake_at: usize,
@@ -130,14 +130,14 @@ pub struct Copying<'a> {
 ///
 /// # Errors
 /// The codec cannot be set up.
-pub fn copy(
+pub fn copy<'w>(
     memory: &dyn PhysicalMemory,
     batches: Batches<'_>,
     total: u64,
-    writer: FileWriter,
+    writer: FileWriter<'w>,
     how: Copying<'_>,
     observer: &dyn Observer,
-) -> Result<(Copied, Option<FileWriter>), CodecError> {
+) -> Result<(Copied, Option<FileWriter<'w>>), CodecError> {
     let Copying { choice, threads, stop } = how;
     let known = Known::new(memory.page_size());
     // One that can be set up says that the codec works; the threads make their own.
@@ -194,7 +194,7 @@ pub fn copy(
     Ok((ordered.copied, Some(ordered.writer)))
 }
 
-impl Pipeline<'_> {
+impl Pipeline<'_, '_> {
     fn work(&self, mut worker: Worker<'_>) {
         let _told = TellPanic(self);
         while let Some(mut batch) = self.buffer() {
@@ -281,9 +281,9 @@ impl Pipeline<'_> {
 }
 
 /// Lets the other threads go when this one panics: they would wait for its batch.
-struct TellPanic<'a, 'p>(&'a Pipeline<'p>);
+struct TellPanic<'a, 'p, 'w>(&'a Pipeline<'p, 'w>);
 
-impl Drop for TellPanic<'_, '_> {
+impl Drop for TellPanic<'_, '_, '_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.ring.hold().failed = true;
@@ -292,7 +292,7 @@ impl Drop for TellPanic<'_, '_> {
     }
 }
 
-impl Ring {
+impl Ring<'_> {
     fn put(&mut self, number: u64, batch: Batch) {
         let index = (number - self.head) as usize;
         while self.slots.len() <= index {
@@ -312,7 +312,7 @@ impl Ring {
     }
 }
 
-impl Ordered {
+impl Ordered<'_> {
     fn write(&mut self, batch: &Batch, number: u64, known: &Known) {
         let counting = self.writer.short().is_some();
         let clock = Instant::now();

@@ -1,7 +1,7 @@
 //! The headers of a new ELF core.
 //!
 //! ```text
-//! ELF header | PT_NOTE, PT_LOAD... | section header 0, from 65535 program headers on | notes | page data, at a page's border
+//! ELF header | PT_NOTE, PT_LOAD... | section header 0, from 65535 program headers on | spare | notes | page data, at a page's border
 //! ```
 
 use crate::PageSize;
@@ -11,6 +11,10 @@ use crate::endian::{Bits, Endian, Field};
 
 /// Bit of `e_flags` by which makedumpfile marks a file that ended early.
 pub const ELF_INCOMPLETE: u32 = 1;
+
+/// Program headers that there is room for behind those of a new file: where pages turn out to be unreadable while they are copied, the
+/// headers around them are split.
+const SPARE: u64 = 256;
 
 /// What an ELF core is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +54,24 @@ impl ElfLayout {
         let loads_at = class.header_len + class.segment_len;
         let headers_end = loads.checked_mul(class.segment_len)?.checked_add(loads_at)?;
         let extended = loads + 1 >= PN_XNUM;
-        let notes = headers_end + if extended { class.section_len } else { 0 };
+        let notes =
+            headers_end.checked_add(SPARE * class.segment_len + if extended { class.section_len } else { 0 })?;
         // A reader can map page by page what begins at the border of one.
         let data = notes.checked_add(notes_len)?.checked_next_multiple_of(page.bytes() as u64)?;
         let end = data.checked_add(data_len)?;
         let fits = u32::try_from(loads + 1).is_ok() && (kind.bits == Bits::B64 || u32::try_from(end).is_ok());
         fits.then_some(Self { kind, loads, notes_len, loads_at, notes, data })
+    }
+
+    /// The same with `loads` PT_LOADs, if there is room for them in front of the notes.
+    #[must_use]
+    pub fn with_loads(self, loads: u64) -> Option<Self> {
+        let class = class(self.kind.bits);
+        let other = Self { loads, ..self };
+        loads.checked_add(1)?;
+        let section = if other.extended() { class.section_len } else { 0 };
+        let end = loads.checked_mul(class.segment_len)?.checked_add(self.loads_at + section)?;
+        (end <= self.notes).then_some(other)
     }
 
     /// Where `e_flags` is, and its bytes.
@@ -157,7 +173,8 @@ mod tests {
         assert_eq!(bytes.len() as u64, layout.loads_at);
         segments.iter().for_each(|s| bytes.extend(layout.load(s)));
         bytes.extend(layout.section().unwrap_or_default());
-        assert_eq!(bytes.len() as u64, layout.notes);
+        assert!(bytes.len() as u64 <= layout.notes);
+        bytes.resize(layout.notes as usize, 0);
         bytes.extend(notes);
         bytes.resize(layout.data as usize, 0);
         bytes
@@ -202,12 +219,23 @@ mod tests {
     }
 
     #[test]
+    fn headers_are_added_as_long_as_there_is_room() {
+        for (loads, most) in [(3, 3 + SPARE), (65_533, 65_533 + SPARE - 2), (70_000, 70_000 + SPARE)] {
+            let kind = ElfKind { bits: Bits::B64, endian: Endian::Little, machine: 62, flags: 0 };
+            let layout = ElfLayout::new(kind, loads, 4, 0, PageSize::K4).unwrap();
+            let more = layout.with_loads(most).unwrap();
+            assert_eq!((more.notes, more.data), (layout.notes, layout.data));
+            assert!(layout.with_loads(most + 1).is_none() && layout.with_loads(u64::MAX).is_none(), "{loads}");
+        }
+    }
+
+    #[test]
     fn a_file_too_long_for_its_class_is_refused() {
         let of = |bits, data| {
             let kind = ElfKind { bits, endian: Endian::Little, machine: 3, flags: 0 };
             ElfLayout::new(kind, 1, 0, data, PageSize::K4).is_some()
         };
-        assert!(of(Bits::B32, (4 << 30) - 8192) && !of(Bits::B32, 4 << 30));
+        assert!(of(Bits::B32, (4 << 30) - 20_480) && !of(Bits::B32, 4 << 30));
         assert!(of(Bits::B64, 4 << 40) && !of(Bits::B64, u64::MAX));
     }
 }

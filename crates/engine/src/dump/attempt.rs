@@ -215,7 +215,7 @@ impl<'a> Run<'a> {
         passes: &[Pass],
         page_sets: u64,
         stopped: Option<StopReason>,
-        writer: FileWriter,
+        writer: FileWriter<'_>,
         observer: &dyn Observer,
     ) -> Result<Option<(Ended, Readable)>, EngineError> {
         let memory = self.source.input.memory();

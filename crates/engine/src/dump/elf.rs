@@ -51,7 +51,13 @@ impl Run<'_> {
         }
         self.kept = pages.data.len() + pages.holes.len();
         let first = needed_first(&plan.passes, &pages.data);
-        let placement = Placement { data: &pages.data, zeros: &pages.holes, first: &first, page: memory.page_size() };
+        let placement = Placement {
+            data: &pages.data,
+            zeros: &pages.holes,
+            first: &first,
+            lost: PageSet::none(),
+            page: memory.page_size(),
+        };
         let (segments, layout) = placement.layout(source.kind, &source.segments, source.notes.len() as u64)?;
         self.report.elf = Some(ElfRow { segments, hole_pages: pages.holes.len() });
 

@@ -23,7 +23,8 @@ impl Job<'_> {
         let zeros = memory.known_zero().without(&self.found.bad);
         let data = memory.data().without(&self.found.bad);
         let page = memory.page_size();
-        let placement = Placement { data: &data, zeros: &zeros, first: &[], page };
+        let placement =
+            Placement { data: &data, zeros: &zeros, first: &[], lost: coresift_format::PageSet::none(), page };
         let sources = joined(core.segments().iter().filter(|s| s.has_paddr(headers.bits)));
         let kind = ElfKind {
             bits: headers.bits,

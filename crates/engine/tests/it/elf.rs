@@ -497,6 +497,8 @@ struct Disk {
     bytes: Vec<u8>,
     bad: Vec<std::ops::Range<u64>>,
     reads: Mutex<Vec<std::ops::Range<u64>>>,
+    /// What can be read once.
+    later: Vec<std::ops::Range<u64>>,
 }
 
 impl Bytes for Disk {
@@ -510,8 +512,15 @@ impl Bytes for Disk {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let asked = offset..offset + buf.len() as u64;
-        self.reads.lock().unwrap().push(asked.clone());
-        if self.bad.iter().any(|bad| bad.start < asked.end && asked.start < bad.end) {
+        let meets = |range: &std::ops::Range<u64>, other: &std::ops::Range<u64>| {
+            range.start < other.end && other.start < range.end
+        };
+        let mut reads = self.reads.lock().unwrap();
+        let again = |later: &&std::ops::Range<u64>| meets(later, &asked) && reads.iter().any(|read| meets(read, later));
+        let failed = self.bad.iter().any(|bad| meets(bad, &asked)) || self.later.iter().find(again).is_some();
+        reads.push(asked);
+        drop(reads);
+        if failed {
             return Err(io::Error::from_raw_os_error(5));
         }
         Bytes::read_at(&self.bytes, offset, buf)
@@ -539,7 +548,8 @@ fn c09_offline_and_poisoned_pages_are_never_read_for_an_elf_core() {
     let image = gaps();
     let source = core(&image);
     for level in [0, 1, 31] {
-        let disk = Arc::new(Disk { bytes: source.clone(), bad: Vec::new(), reads: Mutex::default() });
+        let disk =
+            Arc::new(Disk { bytes: source.clone(), bad: Vec::new(), reads: Mutex::default(), later: Vec::new() });
         let (report, _) = try_dump(Arc::<Disk>::clone(&disk), &elf(level)).made();
         assert!(report.complete);
         let reads = disk.reads.lock().unwrap();
@@ -558,7 +568,8 @@ fn a_page_that_cannot_be_read_is_told_and_leaves_the_core_marked() {
     let bad = [0x1302, 0x1108].iter().flat_map(|pfn| places(&source, *pfn)).collect();
     let bad: Vec<_> = bad;
     for (level, lost) in [(31, vec![0x1302]), (0, vec![0x1108, 0x1302])] {
-        let disk = Arc::new(Disk { bytes: source.clone(), bad: bad.clone(), reads: Mutex::default() });
+        let disk =
+            Arc::new(Disk { bytes: source.clone(), bad: bad.clone(), reads: Mutex::default(), later: Vec::new() });
         let (report, file) = try_dump(disk, &elf(level)).made();
         assert!(!report.complete);
         assert_eq!(report.unreadable_pages, lost.len() as u64, "level {level}");
@@ -571,6 +582,34 @@ fn a_page_that_cannot_be_read_is_told_and_leaves_the_core_marked() {
         for (pfn, at) in &data {
             assert!(core.page(*at) == Some(&image.page(*pfn)[..]), "page frame {pfn:#x}");
         }
+    }
+}
+
+#[test]
+fn pages_that_fail_when_they_are_to_be_copied_are_in_no_header_and_the_others_stay() {
+    let text = "@0x20000 2000 kernel content=text";
+    let image = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1080).ram(0x20000..0x20800).pages(text).build();
+    let source = core(&image);
+    // One page, then every other one: more than there is room for in headers of their own.
+    let many: Vec<u64> = (0x20100..0x20400).step_by(2).collect();
+    for (lost, threads) in [(vec![0x20123], 1), (vec![0x20123, 0x20124, 0x20200], 4), (many, 2)] {
+        let later: Vec<_> = lost.iter().flat_map(|pfn| places(&source, *pfn)).collect();
+        let disk = Arc::new(Disk { bytes: source.clone(), bad: Vec::new(), reads: Mutex::default(), later });
+        let (report, file) = try_dump(disk, &DumpOptions { threads: Some(threads), ..elf(0) }).made();
+        assert_eq!((report.complete, report.unreadable_pages), (false, lost.len() as u64));
+        let core = Core::read(file);
+        assert!(core.incomplete);
+        let data = core.data();
+        assert!(lost.iter().all(|pfn| !data.contains_key(pfn)), "no zeros in their place");
+        for (pfn, at) in &data {
+            assert!(core.page(*at) == Some(&image.page(*pfn)[..]), "page frame {pfn:#x}");
+        }
+        let near = |pfn: &u64| lost.first() <= Some(pfn) && Some(pfn) <= lost.last();
+        assert!(
+            (0x20000..0x20800)
+                .filter(|pfn| lost.len() < 9 && !lost.contains(pfn) || !near(pfn))
+                .all(|pfn| data.contains_key(&pfn))
+        );
     }
 }
 
