@@ -7,7 +7,7 @@ use crate::elf_memory::ElfCore;
 use crate::elf_write::ELF_INCOMPLETE;
 use crate::endian::{Bits, Endian};
 use crate::flattened::{Cut, FlattenedBytes};
-use crate::kdump::{Header, HeaderLayout, KdumpFile, Region, SetError, SplitSet, SubHeader};
+use crate::kdump::{Header, HeaderLayout, KdumpFile, Realigned, Region, SetError, SplitSet, SubHeader};
 use crate::machine::Machine;
 use crate::notes::Notes;
 use crate::{FormatError, PageSet, PageSize, PhysicalMemory, Result};
@@ -167,6 +167,17 @@ impl Input {
     /// As [`Self::open`], where not even the headers are there.
     pub fn salvage(bytes: Arc<dyn Bytes>) -> Result<Self> {
         Self::from_bytes_with(bytes, KdumpFile::salvage)
+    }
+
+    /// The same dump with the 2nd bitmap of its kdump-compressed file as its pages tell it: see [`KdumpFile::realign`].
+    ///
+    /// # Errors
+    /// As [`Self::salvage`].
+    pub fn realigned(mut self, with: Realigned) -> Result<Self> {
+        if let Source::Kdump(file) = &self.source {
+            self.source = Source::Kdump(Box::new(file.realigned(with)?));
+        }
+        Ok(self)
     }
 
     fn from_bytes_with(bytes: Arc<dyn Bytes>, open: fn(Arc<dyn Bytes>) -> Result<KdumpFile>) -> Result<Self> {

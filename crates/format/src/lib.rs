@@ -28,6 +28,7 @@ mod machine;
 mod memory;
 mod notes;
 mod pageset;
+mod patched;
 mod units;
 mod window;
 

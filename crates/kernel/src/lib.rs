@@ -23,6 +23,7 @@ mod memmap;
 pub mod modules;
 pub mod nodes;
 mod own_info;
+pub mod own_place;
 mod page;
 mod paging;
 pub mod printk;

@@ -1,7 +1,7 @@
 //! What can be saved of a dump that was cut or damaged, as a dump that every reader opens.
 //!
 //! ```text
-//! file ─ Input::salvage ─> verify::check_pages ─> bad pages
+//! file ─ Input::salvage ─> realign.rs: bits of the 2nd bitmap ─> verify::check_pages ─> bad pages
 //!   kdump.rs: headers (mark set, mend.rs) ─> notes, bitmaps ─> page data as they are ─> sync
 //!                                        ─> descriptors, zeros for bad pages ─> sync
 //!   elf.rs:   new program headers, of the sound pages only, and the mark
@@ -13,6 +13,7 @@
 mod elf;
 mod kdump;
 mod mend;
+mod realign;
 
 use crate::error::EngineError;
 use crate::names::same_file;
@@ -21,8 +22,7 @@ use crate::stop::{Stop, StopReason};
 use crate::target::{Output, WriteFailed};
 use crate::verify::Verdict;
 use crate::verify::{
-    Effort, Look, PageCheck, PageCounts, PageProblem, against_kernel, check_pages, disagreements, lone_part, misfit,
-    salvage,
+    Effort, Look, PageCheck, PageCounts, PageProblem, against_kernel, check_pages, disagreements, lone_part, salvage,
 };
 use coresift_format::{FormatError, Input};
 use coresift_kernel::Kernel;
@@ -96,7 +96,7 @@ pub fn repair(
     if same_file(path, out) {
         return Err(EngineError::TargetIsInput { path: out.to_owned() });
     }
-    let input = salvage(path)?;
+    let (input, misfit) = realign::realign(salvage(path)?)?;
     if input.as_elf().is_some() {
         Output::check_elf(out)?;
     }
@@ -120,8 +120,11 @@ pub fn repair(
         complete: false,
         part: lone_part(&input),
         not_understood,
-        found: wrong(&input, &found, kernel.as_ref(), effort),
-        changed: Vec::new(),
+        found: misfit.iter().cloned().chain(wrong(&input, &found, kernel.as_ref(), effort)).collect(),
+        changed: misfit
+            .iter()
+            .map(|_| "bits of the 2nd bitmap set or cleared, as the pages tell where they were".to_owned())
+            .collect(),
         pages: found.counts,
         unsaved: 0,
         ended: None,
@@ -166,7 +169,7 @@ fn wrong(input: &Input, found: &PageCheck, kernel: Option<&Kernel>, effort: Effo
     if let Some(file) = input.as_kdump() {
         all.extend(disagreements(input, file, found.table));
     }
-    all.extend(found.table.and_then(|table| misfit(table.fit)));
+    all.extend(found.table.and_then(|table| crate::verify::misfit(table.fit)));
     if let Some(kernel) = kernel {
         let checks = against_kernel(input, kernel, effort).into_iter();
         all.extend(checks.filter(|check| check.verdict != Verdict::Good).map(|check| check.detail));

@@ -32,6 +32,7 @@ impl Fault {
             (Some(Loss::Unwritten), _) => Self::Unwritten,
             (Some(Loss::BeyondEnd), _) | (None, ReadError::Truncated { .. }) => Self::BeyondEnd,
             (Some(Loss::BadDescriptor), _) => Self::BadDescriptor,
+            (Some(Loss::Unassigned), _) => Self::Unassigned,
             (Some(Loss::Unreadable), _) | (None, ReadError::Io { .. }) => Self::Unreadable,
             (None, _) => Self::Undecodable,
         }

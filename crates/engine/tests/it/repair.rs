@@ -314,3 +314,57 @@ fn an_elf_core_cut_anywhere_behind_its_headers_is_repaired() {
     }
     assert_eq!(most, image.ram().iter().map(|r| r.end - r.start).sum::<u64>());
 }
+
+/// An image most of whose pages hold addresses of themselves, as the kernel's do.
+fn image_that_tells() -> Image {
+    const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
+    let mut image = image();
+    let pages: Vec<u64> = image.ram().iter().cloned().flatten().filter(|pfn| pfn % 3 != 0).collect();
+    for at in pages.into_iter().map(|pfn| (pfn << 12) + 0x440) {
+        // A page that was nothing but zeros stays so.
+        if image.read(at & !0xfff, 4096).iter().any(|byte| *byte != 0) {
+            image.write(at, &[DIRECT_MAP + at; 2].map(u64::to_le_bytes).concat());
+        }
+    }
+    image
+}
+
+#[test]
+fn a_wrong_bit_of_the_2nd_bitmap_costs_the_pages_near_it_only() {
+    let bench = Bench::new();
+    for file in files(&image_that_tells()) {
+        let whole = pages(&file);
+        let (all, second) = (whole.len() as u64, second_bitmap(&file));
+        for pfn in [0x1001, 0x1007, 0x1040, 0x107f, 0x2000, 0x3003, 0x3031, 0x305f] {
+            let mut damaged = file.clone();
+            damaged[second + pfn / 8] ^= 1 << (pfn % 8);
+            let (report, out) = bench.repair(&damaged).unwrap();
+            let saved = holds_what_is_left(&report, &out, &whole, &format!("bit of {pfn:#x}"));
+            assert!(saved + 40 >= all, "bit of {pfn:#x}: {saved} of {all}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn no_damage_of_the_2nd_bitmap_gives_a_page_other_bytes(
+        at in 0usize..0x3060 / 8,
+        bytes in proptest::collection::vec(any::<u8>(), 1..32),
+        ours: bool,
+    ) {
+        let file = files(&image_that_tells()).remove(usize::from(!ours));
+        let (whole, second) = (pages(&file), second_bitmap(&file));
+        let mut damaged = file.clone();
+        let len = bytes.len().min(0x3060 / 8 - at);
+        damaged[second + at..second + at + len].copy_from_slice(&bytes[..len]);
+        let (report, out) = Bench::new().repair(&damaged).unwrap();
+        holds_what_is_left(&report, &out, &whole, &format!("{len} bytes at {at}"));
+    }
+}
+
+fn second_bitmap(file: &[u8]) -> usize {
+    let input = Input::from_bytes(Arc::new(file.to_vec())).unwrap();
+    let header = input.kdump_header().unwrap().0;
+    (1 + header.sub_hdr_size + header.bitmap_blocks / 2) as usize * 4096
+}

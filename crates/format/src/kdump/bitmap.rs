@@ -56,6 +56,11 @@ impl Bitmaps {
         Ok((ram.finish(), stored.finish()))
     }
 
+    /// The pages of the 1st bitmap, whatever the 2nd says.
+    pub fn first_alone(&self, bytes: &dyn Bytes) -> Result<PageSet> {
+        Ok(Self { second: self.first, ..self.clone() }.read(bytes)?.0)
+    }
+
     /// The bits of the chunk that begins at page `start`.
     fn fill(&self, bits: &mut ChunkBits, start: u64, bitmap: &mut Reader<'_>) -> Result<()> {
         bits.clear();

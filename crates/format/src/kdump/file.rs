@@ -6,10 +6,12 @@ use super::detect;
 use super::header::{Abi, Header, HeaderLayout, MAX_VERSION, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
 use super::identity::PartIdentity;
 use super::limits::{limit_blocks, limit_pages};
+use super::realign::Realigned;
 use super::region::Region;
 use crate::bytes::{Bytes, Padded, read_exact, read_some};
 use crate::endian::Bits;
 use crate::error::FETCH_AGAIN;
+use crate::patched::Patched;
 use crate::{FormatError, MemoryView, PageSet, PageSize, Pfn, PhysicalMemory, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,6 +48,8 @@ pub struct KdumpFile {
     pub(super) descriptors: u64,
     max_pfn: Pfn,
     identity: Option<PartIdentity>,
+    /// Pages of which it is not known which descriptor is theirs.
+    pub(super) doubt: PageSet,
     problems: Vec<FormatError>,
 }
 
@@ -150,7 +154,31 @@ impl KdumpFile {
         let raw = read_some(&*bytes, "part identity", PartIdentity::OFFSET, PartIdentity::SIZE as u64)?;
         let identity = PartIdentity::decode(&raw, layout.endian);
         let header = Header { header_version: version, ..header };
-        Ok(Self { bytes, layout, header, sub, page, maps, ram, stored, descriptors, max_pfn, identity, problems })
+        let doubt = PageSet::default();
+        Ok(Self {
+            bytes,
+            layout,
+            header,
+            sub,
+            page,
+            maps,
+            ram,
+            stored,
+            descriptors,
+            max_pfn,
+            identity,
+            doubt,
+            problems,
+        })
+    }
+
+    /// The same file with the 2nd bitmap as its pages tell it.
+    ///
+    /// # Errors
+    /// As [`Self::salvage`].
+    pub(crate) fn realigned(&self, with: Realigned) -> Result<Self> {
+        let patched = Patched::new(Arc::clone(&self.bytes), with.bytes);
+        Ok(Self { doubt: with.doubt, ..Self::read(Arc::new(patched), Cut::Padded)? })
     }
 
     /// File offset of the first byte behind the page descriptors.
@@ -388,6 +416,12 @@ impl PhysicalMemory for KdumpFile {
 }
 
 impl KdumpFile {
+    /// The byte of the 2nd bitmap that a page's bit is in, by its offset in the file, and the bit.
+    pub(super) const fn bit_of(&self, pfn: Pfn) -> (u64, u8) {
+        let bit = pfn.0.saturating_sub(self.maps.base);
+        (self.maps.second.saturating_add(bit / 8), 1 << (bit % 8))
+    }
+
     /// File offset of the descriptor of the stored page number `rank`; for the number of stored pages, where the data begin at the
     /// earliest.
     #[must_use]

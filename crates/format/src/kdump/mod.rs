@@ -23,6 +23,7 @@ mod layout;
 mod limits;
 mod overlap;
 mod read;
+mod realign;
 mod region;
 mod set;
 mod sweep;
@@ -38,6 +39,7 @@ pub use header::{
 pub use identity::PartIdentity;
 pub use layout::Layout;
 pub use overlap::{Overlap, Place, Places};
+pub use realign::Realigned;
 pub use region::Region;
 pub use set::{Arranged, SetError, SplitSet, arrange, common_sub_header};
 pub use table::{TableFit, TableLook};

@@ -11,6 +11,7 @@
 use super::desc::PageDesc;
 use super::file::KdumpFile;
 use super::sweep::{Entry, Gap, InOrder, Sweep, compact};
+use super::walk::Loss;
 use crate::{PageSet, Pfn, PhysicalMemory};
 use std::collections::HashSet;
 
@@ -193,9 +194,12 @@ impl KdumpFile {
     fn each_place(&self, unsound: &PageSet, mut each: impl FnMut(Entry)) -> u64 {
         let mut lost = 0;
         self.each_descriptor(Pfn(0), Pfn(u64::MAX), |page| {
-            if page.state.is_ok() {
+            // A descriptor of which it is not known whose it is has its place all the same.
+            let unassigned = matches!(page.state, Err((Loss::Unassigned, _)));
+            if page.state.is_ok() || unassigned && self.can_be_true(page.pfn, page.at, page.desc).is_ok() {
                 let PageDesc { offset, size, .. } = page.desc;
-                each(Entry { offset, size, unsound: unsound.contains(page.pfn), pfn: page.pfn, shared: false });
+                let unsound = unsound.contains(page.pfn) && !unassigned;
+                each(Entry { offset, size, unsound, pfn: page.pfn, shared: false });
             } else {
                 lost += 1;
             }

@@ -27,6 +27,8 @@ pub enum Loss {
     BadDescriptor,
     /// The operating system cannot read the descriptor.
     Unreadable,
+    /// Which descriptor is the page's is not known, for the 2nd bitmap is damaged.
+    Unassigned,
 }
 
 /// A page that the 2nd bitmap promises, and its descriptor.
@@ -125,7 +127,7 @@ impl KdumpFile {
             }
             Err((Loss::Unwritten, _)) => counts.unwritten += 1,
             Err((Loss::BeyondEnd, _)) => counts.beyond_end += 1,
-            Err((Loss::BadDescriptor, _)) => counts.damaged += 1,
+            Err((Loss::BadDescriptor | Loss::Unassigned, _)) => counts.damaged += 1,
             Err((Loss::Unreadable, _)) => counts.unreadable += 1,
         });
         counts
@@ -213,8 +215,22 @@ impl KdumpFile {
         Described { pfn, rank, at, desc, state }
     }
 
-    /// Whether the descriptor at file offset `at` can be true, and the codec it names.
+    /// Whether the descriptor at file offset `at` can be true and is that of `pfn`, and the codec it names.
     pub(super) fn check(&self, pfn: Pfn, at: u64, desc: PageDesc) -> std::result::Result<Codec, (Loss, ReadError)> {
+        if self.doubt.contains(pfn) {
+            let what = "the 2nd bitmap is damaged near it, so which descriptor is the page's is not known".to_owned();
+            return Err((Loss::Unassigned, ReadError::Corrupt { pfn, what }));
+        }
+        self.can_be_true(pfn, at, desc)
+    }
+
+    /// Whether the descriptor at file offset `at` can be true, of whichever page, and the codec it names.
+    pub(super) fn can_be_true(
+        &self,
+        pfn: Pfn,
+        at: u64,
+        desc: PageDesc,
+    ) -> std::result::Result<Codec, (Loss, ReadError)> {
         let block = self.page_size().bytes() as u64;
         let PageDesc { offset, size, flags } = desc;
         let first_data = self.descriptor_at(self.stored().len());
