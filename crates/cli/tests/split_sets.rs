@@ -3,7 +3,11 @@
 
 mod common;
 
-use common::Place;
+use common::{PROGRAM, Place};
+use coresift_synth::{KernelLayout, Machine};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::time::Duration;
 
 fn parts() -> Place {
     let place = Place::new();
@@ -75,4 +79,57 @@ fn only_the_native_command_advises_partial() {
     let personality = place.makedumpfile("--reassemble p1 p3 out");
     assert_eq!(personality.code, Some(1));
     assert!(!personality.out.contains("--partial") && !personality.err.contains("--partial"), "{personality:?}");
+}
+
+/// Parts of some size, and how long they are together.
+fn large_parts() -> (Place, u64) {
+    let text = "@0x20000 30000 kernel content=text";
+    let machine = Machine::new(KernelLayout::get("6.12")).ram(0x1000..0x1080).ram(0x20000..0x28000).pages(text);
+    let place = Place::empty();
+    place.put("vmcore", &machine.build().elf().with_image().bytes());
+    assert_eq!(place.run("dump -d 0 --compress none vmcore p1 p2 p3").code, Some(0));
+    let len = ["p1", "p2", "p3"].iter().map(|part| place.get(part).len() as u64).sum();
+    (place, len)
+}
+
+#[test]
+fn a_join_that_is_killed_leaves_a_marked_file_or_none_and_the_parts_as_they_were() {
+    let (place, len) = large_parts();
+    let parts = ["p1", "p2", "p3"].map(|part| place.get(part));
+    let mut unfinished = 0;
+    for (try_, eighth) in (0..4).flat_map(|try_| (0..8).map(move |eighth| (try_, eighth))) {
+        let mut command = place.command(PROGRAM);
+        let mut child = command.args(["join", "p1", "p2", "p3", "out"]).stderr(Stdio::null()).spawn().unwrap();
+        let reached = || std::fs::metadata(place.path("out")).map_or(0, |out| out.len());
+        // From before the first byte on.
+        while eighth > 0 && reached() < len * eighth / 8 && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        std::thread::sleep(Duration::from_micros(700) * try_);
+        // One that has ended by itself cannot be killed.
+        let _ended = child.kill();
+        let killed = child.wait().unwrap().signal().is_some();
+        assert!(["p1", "p2", "p3"].iter().zip(&parts).all(|(part, old)| place.get(part) == *old));
+        if !place.has("out") {
+            continue;
+        }
+        let out = place.get("out");
+        std::fs::remove_file(place.path("unfinished")).ok();
+        std::fs::rename(place.path("out"), place.path("unfinished")).unwrap();
+        if out.iter().all(|byte| *byte == 0) {
+            assert!(killed, "created, and nothing is in it yet");
+            continue;
+        }
+        let info = place.info("unfinished");
+        assert_eq!(info["marked_incomplete"], info["complete"] == false, "{info}");
+        if info["marked_incomplete"] == true {
+            assert!(killed);
+            unfinished += 1;
+            let verified = place.run("verify unfinished");
+            assert_eq!(verified.code, Some(3), "{eighth}/8: {}{}", verified.out, verified.err);
+        } else {
+            assert_eq!(place.run("verify unfinished").code, Some(0));
+        }
+    }
+    assert!(unfinished > 0, "no kill came in the middle");
 }
