@@ -303,6 +303,27 @@ fn a_second_signal_ends_a_run_at_once() {
 }
 
 #[test]
+fn an_elf_core_is_one_from_before_its_pages_are_looked_at() {
+    let place = large();
+    let mut seen = [0, 0];
+    for millis in 0..30 {
+        let mut child = started(&place, "dump --format elf --threads 1 -d 0 vmcore out");
+        while !place.has("out") || place.get("out").is_empty() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        std::thread::sleep(Duration::from_millis(4 * millis));
+        child.kill().unwrap();
+        let killed = child.wait().unwrap().signal().is_some();
+        let info = place.info("out");
+        assert_eq!(info["marked_incomplete"], killed, "{info}");
+        assert!(info["kernel"]["release"].as_str().unwrap().starts_with("6.12"), "{info}");
+        seen[usize::from(info["pages"]["stored"] != 0)] += 1;
+        std::fs::remove_file(place.path("out")).unwrap();
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+}
+
+#[test]
 fn an_ignored_signal_stays_ignored() {
     let place = Place::new();
     let ended = place.shell("trap '' TERM; $P dump -d 0 vmcore out & kill -TERM $!; wait $!; echo $?");

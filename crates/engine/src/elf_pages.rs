@@ -80,8 +80,8 @@ struct Found {
 }
 
 impl Asked<'_> {
-    /// Decides. Every page is read for it, also where zeros stay: once there are headers, what cannot be read is not left out any more, and
-    /// its place would hold zeros that are none.
+    /// Decides. Every page is read for it, also where zeros stay: once there are headers, not much can be taken out of them any more, and of a
+    /// stream nothing; its place would hold zeros that are none.
     #[must_use]
     pub fn decide(&self, observer: &dyn Observer) -> ElfPages {
         let told = Mutex::new(Told::default());

@@ -2,6 +2,7 @@
 //! beyond the end of the file, where every reader takes them for lost. Pages that cannot be read when it is their turn are taken out of the
 //! headers before anything stands in their place.
 
+use crate::elf_early::Early;
 use crate::elf_segments::Placement;
 use crate::target::{Output, WriteFailed};
 use crate::worker::Batch;
@@ -27,7 +28,7 @@ pub struct ElfWriter<'a> {
 
 impl<'a> ElfWriter<'a> {
     /// Writes all that stands in front of the pages: the program headers of the memory that `sources` describe, as `placement` has it,
-    /// and `notes`. From then on the target is an incomplete core without pages.
+    /// and `notes`, in the place of an `early` core if there is one. From then on the target is an incomplete core without pages.
     ///
     /// # Errors
     /// The target is full or cannot be written, and whether what is there can be read.
@@ -37,13 +38,20 @@ impl<'a> ElfWriter<'a> {
         placement: Placement<'a>,
         sources: &'a [Segment],
         notes: &[u8],
+        early: Option<Early>,
     ) -> Result<Self, (WriteFailed, Readable)> {
         let writer = Self { output, layout, placement, sources, lost: Vec::new(), end: layout.data };
-        writer
-            .output
-            .admits(layout.data)
-            .and_then(|()| writer.output.empty(0))
-            .and_then(|()| writer.headers(notes))
+        let admitted = writer.output.admits(layout.data).inspect_err(|_| {
+            if early.is_some() {
+                writer.output.remove_new();
+            }
+        });
+        let replaced = early.filter(|_| admitted.is_ok()).and_then(|early| writer.replace(&early, notes).ok());
+        admitted
+            .and_then(|()| match replaced {
+                Some(()) => Ok(()),
+                None => writer.output.empty(0).and_then(|()| writer.headers(notes)),
+            })
             .map_err(|e| (e, Readable(false)))?;
         Ok(writer)
     }
@@ -60,26 +68,51 @@ impl<'a> ElfWriter<'a> {
             at = flags_at + flags.len() as u64;
             head = behind;
         }
-        let (at, mut block) = self.table(self.placement, at, head)?;
+        self.behind(0, at, head, notes)
+    }
+
+    /// As [`Self::headers`], in the place of an early core.
+    fn replace(&self, early: &Early, notes: &[u8]) -> Result<(), WriteFailed> {
+        let mut front = self.layout.head(true);
+        let first = self.placement.headers(self.sources).next().unwrap_or_default();
+        front.extend(self.load(first));
+        let at = front.len() as u64;
+        early.replace(&self.output, self.layout, notes, &front, || self.behind(1, at, Vec::new(), notes))
+    }
+
+    /// Writes `block` at `at`, and behind it all headers but the first `skipped`, the notes, and zeros up to the pages.
+    fn behind(&self, skipped: usize, at: u64, block: Vec<u8>, notes: &[u8]) -> Result<(), WriteFailed> {
+        let (at, mut block) = self.table(self.placement, skipped, at, block)?;
         block.resize(self.layout.notes.saturating_sub(at) as usize, 0);
         block.extend(notes);
         block.resize(self.layout.data.saturating_sub(at) as usize, 0);
         self.output.write_at(&block, at)
     }
 
-    /// Writes `block` at `at`, and behind it the program headers of the memory; returns what is left to write, and where.
-    fn table(&self, placement: Placement<'_>, mut at: u64, mut block: Vec<u8>) -> Result<(u64, Vec<u8>), WriteFailed> {
-        for header in placement.headers(self.sources) {
+    /// Writes `block` at `at`, and behind it the program headers of the memory but the first `skipped`; returns what is left to write, and where.
+    fn table(
+        &self,
+        placement: Placement<'_>,
+        skipped: usize,
+        mut at: u64,
+        mut block: Vec<u8>,
+    ) -> Result<(u64, Vec<u8>), WriteFailed> {
+        for header in placement.headers(self.sources).skip(skipped) {
             if block.len() >= BLOCK {
                 self.output.write_at(&block, at)?;
                 at += block.len() as u64;
                 block.clear();
             }
-            let file_offset = self.layout.data + header.file_offset;
-            block.extend(self.layout.load(&Segment { file_offset, ..header }));
+            block.extend(self.load(header));
         }
         block.extend(self.layout.section().unwrap_or_default());
         Ok((at, block))
+    }
+
+    /// A program header, from one with a file offset that begins with the first page's.
+    fn load(&self, header: Segment) -> Vec<u8> {
+        let file_offset = self.layout.data + header.file_offset;
+        self.layout.load(&Segment { file_offset, ..header })
     }
 
     /// Takes what is lost out of the headers. Until their number is written, too, the last of them are not looked at: what they describe is
@@ -101,7 +134,7 @@ impl<'a> ElfWriter<'a> {
             gap *= 2;
         };
         self.layout = layout;
-        let (at, block) = self.table(Placement { lost: &lost, ..self.placement }, layout.loads_at, Vec::new())?;
+        let (at, block) = self.table(Placement { lost: &lost, ..self.placement }, 0, layout.loads_at, Vec::new())?;
         self.output.write_at(&block, at)?;
         self.output.write_at(&layout.head(true), 0)
     }

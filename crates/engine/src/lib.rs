@@ -14,6 +14,7 @@ mod decide;
 mod dedup;
 mod descriptors;
 mod dump;
+mod elf_early;
 mod elf_pages;
 mod elf_segments;
 mod elf_writer;

@@ -168,6 +168,12 @@ impl Output {
         refused.map_or(Ok(()), |error| Err(WriteFailed { done: 0, offset: 0, error }))
     }
 
+    /// Whether it is a file that did not exist before, and nothing was written to it yet.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.new.is_some() && matches!(self.kind, Kind::Regular(_)) && self.written() == 0
+    }
+
     /// Removes the file at the end if it did not exist before: nothing came of it.
     pub fn remove_new(&self) {
         if let Some(new) = &self.new {

@@ -74,6 +74,12 @@ impl ElfLayout {
         (end <= self.notes).then_some(other)
     }
 
+    /// The same with the notes at `notes`.
+    #[must_use]
+    pub const fn with_notes(self, notes: u64) -> Self {
+        Self { notes, ..self }
+    }
+
     /// Where `e_flags` is, and its bytes.
     #[must_use]
     pub fn flags(&self, incomplete: bool) -> (u64, [u8; 4]) {

@@ -4,6 +4,7 @@ use super::attempt::{Run, neighbours};
 use super::ended::Ended;
 use crate::batches::Pass;
 use crate::bitmap::Bitmap;
+use crate::elf_early::Early;
 use crate::elf_pages::Asked;
 use crate::elf_segments::{Placement, needed_first};
 use crate::elf_writer::ElfWriter;
@@ -31,11 +32,12 @@ impl Run<'_> {
     ) -> Result<Option<(Ended, Readable)>, EngineError> {
         let failed = |(failed, readable)| Ok(Some((Ended::Write(failed), readable)));
         let memory = self.source.input.memory();
+        let early = Early::write(output, source, memory.page_size());
         // No page set is put into the output: memory has room for all of them.
         let nowhere = Bitmap::new(Arc::clone(output), 0, Pfn(0));
         let plan = match self.plan(nowhere, observer) {
             Ok(plan) => plan,
-            Err(e) => return failed((e, Readable(false))),
+            Err(e) => return failed((e, Readable(early.is_some()))),
         };
         let clock = Instant::now();
         let asked = Asked {
@@ -58,13 +60,19 @@ impl Run<'_> {
             lost: PageSet::none(),
             page: memory.page_size(),
         };
-        let (segments, layout) = placement.layout(source.kind, &source.segments, source.notes.len() as u64)?;
+        let layout = placement.layout(source.kind, &source.segments, source.notes.len() as u64);
+        let (segments, layout) = layout.inspect_err(|_| {
+            if early.is_some() {
+                output.remove_new();
+            }
+        })?;
         self.report.elf = Some(ElfRow { segments, hole_pages: pages.holes.len() });
 
-        let writer = match ElfWriter::begin(Arc::clone(output), layout, placement, &source.segments, &source.notes) {
-            Ok(writer) => FileWriter::Elf(writer),
-            Err(e) => return failed(e),
-        };
+        let writer =
+            match ElfWriter::begin(Arc::clone(output), layout, placement, &source.segments, &source.notes, early) {
+                Ok(writer) => FileWriter::Elf(writer),
+                Err(e) => return failed(e),
+            };
         let passes: Vec<Pass> = first.iter().cloned().map(Pass::Of).chain([Pass::Rest]).collect();
         let selection = Selection::new(Cow::Borrowed(&pages.data), PageSet::default(), PageSet::default());
         let sets = plan.memory()

@@ -35,7 +35,7 @@ impl Job<'_> {
         let mut notes = mend::whole_notes(self.input);
         core.origin().into_iter().for_each(|origin| add_origin(&mut notes, headers.endian, origin));
         let (_, layout) = placement.layout(kind, &sources, notes.len() as u64).map_err(Failed::Read)?;
-        let mut writer = ElfWriter::begin(Arc::clone(self.output), layout, placement, &sources, &notes)
+        let mut writer = ElfWriter::begin(Arc::clone(self.output), layout, placement, &sources, &notes, None)
             .map_err(|(failed, _)| failed)?;
         self.readable.set(true);
         let (mut view, mut buf, mut done) = (memory.view(), vec![0; PIECE], 0);
