@@ -41,6 +41,8 @@ struct Step {
 
 /// Kills of every test run; `cargo xtask check kill` makes more.
 const KILLS: u64 = 8;
+/// And of an ELF core.
+const ELF_KILLS: u64 = 4;
 
 const ONE: Counts = Counts { passed: 1, failed: 0, skipped: 0 };
 
@@ -353,7 +355,8 @@ fn check_cut(files: &Files<'_>) -> Result<bool> {
 }
 
 fn check_kill(files: &Files<'_>) -> Result<bool> {
-    kill::run(&peers::coresift(false)?, files.raw, files.vmlinux, KILLS)
+    Ok(kill::run(&peers::coresift(false)?, kill::Format::Kdump, files.raw, files.vmlinux, KILLS)?
+        && kill::run(&peers::coresift(false)?, kill::Format::Elf, files.raw, files.vmlinux, ELF_KILLS)?)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! An ELF core, readable from the moment its headers are there: marked incomplete until the end, and pages that are not written yet lie
-//! beyond the end of the file, where every reader takes them for lost. Pages that cannot be read when it is their turn are taken out of the
+//! beyond the end of the file, where crash, drgn, gdb and coresift take them for lost (libkdumpfile reads zeros). Pages that cannot be read when it is their turn are taken out of the
 //! headers before anything stands in their place.
 
 use crate::elf_early::Early;

@@ -19,8 +19,9 @@ cargo xtask check crash RAW DUMP VMLINUX                  crash prints the same 
 cargo xtask check drgn RAW DUMP VMLINUX                   drgn lists the same tasks on both
 cargo xtask check cut RAW VMLINUX [PERCENT...]            crash and drgn on our dump, and on makedumpfile's, cut after so much
                                                           of their page data
-cargo xtask check kill RAW VMLINUX [--points N]           our program killed at N moments, and stopped by N file size limits: each
-                                                          file left is read by libkdumpfile, drgn and crash
+cargo xtask check kill RAW VMLINUX [--points N] [--format elf]
+                                                          our program killed at N moments, and stopped by N/2 file size limits: each
+                                                          file left is read by libkdumpfile (but ELF cores), drgn and crash
 cargo xtask check repair RAW [STEP]                       our dump cut shorter by STEP bytes each time, repaired: consistent, and read
                                                           by libkdumpfile
 cargo xtask check lines CORE VMLINUX OTHER-VMLINUX [TEXT] the command lines of xtask/lines.txt (that contain TEXT) do the same here
@@ -72,12 +73,16 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
             repair::run(&super::coresift(false)?, Path::new(raw), step)?
         }
         ["kill", raw, vmlinux, rest @ ..] => {
+            let (rest, format) = match rest {
+                [rest @ .., "--format", "elf"] => (rest, kill::Format::Elf),
+                rest => (rest, kill::Format::Kdump),
+            };
             let points = match rest {
                 [] => kill::POINTS,
                 ["--points", number] => number.parse().context("--points")?,
                 _ => bail!("{USAGE}"),
             };
-            kill::run(&super::coresift(true)?, Path::new(raw), Path::new(vmlinux), points)?
+            kill::run(&super::coresift(true)?, format, Path::new(raw), Path::new(vmlinux), points)?
         }
         _ => bail!("{USAGE}"),
     };
