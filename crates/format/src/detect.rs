@@ -2,7 +2,7 @@
 
 use crate::bytes::{Bytes, read_some};
 use crate::flattened::FLAT_SIGNATURE;
-use crate::kdump::SIGNATURE;
+use crate::kdump::{SIGNATURE, nearly_signed};
 use crate::{FormatError, Result};
 
 /// The containers this crate reads.
@@ -103,6 +103,17 @@ pub(crate) fn detect(bytes: &dyn Bytes) -> Result<Kind> {
             head: head.iter().take(16).map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(" "),
         }),
     }
+}
+
+/// As [`detect`], of a file whose signature may be damaged.
+///
+/// # Errors
+/// As [`detect`].
+pub(crate) fn detect_damaged(bytes: &dyn Bytes) -> Result<Kind> {
+    detect(bytes).or_else(|error| {
+        let head = read_some(bytes, "the first bytes", 0, SIGNATURE.len() as u64)?;
+        if nearly_signed(&head) { Ok(Kind::Kdump) } else { Err(error) }
+    })
 }
 
 /// Whether the bytes are those of a character device, such as /dev/null.

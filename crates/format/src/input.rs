@@ -1,7 +1,7 @@
 //! Any dump this project reads, opened.
 
 use crate::bytes::{Bytes, FileBytes};
-use crate::detect::{Kind, detect};
+use crate::detect::{Kind, detect, detect_damaged};
 use crate::elf::Segment;
 use crate::elf_memory::ElfCore;
 use crate::elf_write::ELF_INCOMPLETE;
@@ -158,7 +158,7 @@ impl Input {
     /// # Errors
     /// As [`Self::open`].
     pub fn from_bytes(bytes: Arc<dyn Bytes>) -> Result<Self> {
-        Self::from_bytes_with(bytes, KdumpFile::open)
+        Self::from_bytes_with(bytes, detect, KdumpFile::open)
     }
 
     /// As [`Self::open`], of a kdump-compressed file that may end anywhere behind its sub header: see [`KdumpFile::salvage`].
@@ -166,7 +166,7 @@ impl Input {
     /// # Errors
     /// As [`Self::open`], where not even the headers are there.
     pub fn salvage(bytes: Arc<dyn Bytes>) -> Result<Self> {
-        Self::from_bytes_with(bytes, KdumpFile::salvage)
+        Self::from_bytes_with(bytes, detect_damaged, KdumpFile::salvage)
     }
 
     /// The same dump with the 2nd bitmap of its kdump-compressed file as its pages tell it: see [`KdumpFile::realign`].
@@ -180,7 +180,11 @@ impl Input {
         Ok(self)
     }
 
-    fn from_bytes_with(bytes: Arc<dyn Bytes>, open: fn(Arc<dyn Bytes>) -> Result<KdumpFile>) -> Result<Self> {
+    fn from_bytes_with(
+        bytes: Arc<dyn Bytes>,
+        detect: fn(&dyn Bytes) -> Result<Kind>,
+        open: fn(Arc<dyn Bytes>) -> Result<KdumpFile>,
+    ) -> Result<Self> {
         let file = Arc::clone(&bytes);
         let mut kind = detect(&*bytes)?;
         let (mut inner, mut cut, mut problems, mut index) = (bytes, None, Vec::new(), 0);

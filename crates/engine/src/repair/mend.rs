@@ -19,6 +19,14 @@ pub(super) fn headers(
             changed.push(format!("{} that lay outside the file taken out of the sub header", region.name()));
         }
     }
+    // Of two numbers of pages, no page is behind the end of the larger one, if the bitmaps have room for it.
+    let (one, other) = (u64::from(header.max_mapnr), sub.max_mapnr_64);
+    if header.header_version >= 6 && one < u64::from(u32::MAX) && one != other {
+        let room = u64::from(header.bitmap_blocks) * u64::from(header.block_size) * 4;
+        let pages = [one, other].into_iter().filter(|pages| *pages <= room).max().unwrap_or(room);
+        (header.max_mapnr, sub.max_mapnr_64) = (u32::try_from(pages).unwrap_or(u32::MAX), pages);
+        changed.push(format!("max_mapnr and max_mapnr_64, which were {one} and {other}, set to {pages}"));
+    }
     let notes = Notes::new(input.notes(), input.byte_order());
     let place = notes.vmcoreinfo().map(|text| (sub.offset_note.saturating_add(text.start as u64), text.len() as u64));
     match place {

@@ -363,6 +363,27 @@ proptest! {
     }
 }
 
+#[test]
+fn no_flipped_bit_of_a_field_that_leads_to_the_pages_costs_any() {
+    let bench = Bench::new();
+    let image = image();
+    for file in files(&image) {
+        let whole = pages(&file);
+        // signature, header_version, block_size, sub_hdr_size, bitmap_blocks, max_mapnr; of the sub header split, the ranges of a part, and
+        // max_mapnr_64.
+        let fields = [0..12, 428..444, 4096 + 12..4096 + 32, 4096 + 80..4096 + 104];
+        for (at, bit) in fields.into_iter().flatten().flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut damaged = file.clone();
+            damaged[at] ^= 1 << bit;
+            let what = format!("bit {bit} of the byte at {at}");
+            let (report, out) = bench.repair(&damaged).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let saved = holds_what_is_left(&report, &out, &whole, &what);
+            assert_eq!(saved, whole.len() as u64, "{what}: {:?}", report.found);
+            assert!(!report.found.is_empty(), "{what}: nothing was found wrong");
+        }
+    }
+}
+
 fn second_bitmap(file: &[u8]) -> usize {
     let input = Input::from_bytes(Arc::new(file.to_vec())).unwrap();
     let header = input.kdump_header().unwrap().0;

@@ -1,6 +1,7 @@
 //! A kdump-compressed file, opened: headers checked, bitmaps read.
 
 use super::bitmap::{Bitmaps, check_base};
+use super::derived;
 use super::desc::PageDesc;
 use super::detect;
 use super::header::{Abi, Header, HeaderLayout, MAX_VERSION, SIGNATURE, STATUS_INCOMPLETE, SubHeader};
@@ -64,13 +65,19 @@ impl KdumpFile {
     }
 
     /// As [`Self::open`], of a file that may end anywhere behind the sub header: notes and bitmaps beyond the end read as
-    /// zeros, so that pages beyond are not known, and a page count that does not fit its bitmap is cut to it. Each such thing is
-    /// one of [`Self::problems`].
+    /// zeros, so that pages beyond are not known, and a page count that does not fit its bitmap is cut to it. A damaged header field
+    /// that the rest of the file tells is taken from there. Each such thing is one of [`Self::problems`].
     ///
     /// # Errors
     /// The headers themselves are not there, or cannot be true.
     pub fn salvage(bytes: Arc<dyn Bytes>) -> Result<Self> {
-        Self::read(bytes, Cut::Padded)
+        match derived::mended(&bytes, |bytes| Self::read(bytes, Cut::Padded).ok()) {
+            Some((mut file, problems)) => {
+                file.problems.extend(problems);
+                Ok(file)
+            }
+            None => Self::read(bytes, Cut::Padded),
+        }
     }
 
     fn read(bytes: Arc<dyn Bytes>, cut: Cut) -> Result<Self> {

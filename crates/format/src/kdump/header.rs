@@ -273,10 +273,15 @@ impl Header {
         super::detect::main_header(raw)
     }
 
+    /// The place of a field by its name.
+    pub(super) fn field(name: &str, abi: Abi) -> Option<Field> {
+        HEADER.iter().find(|row| row.name == name).map(|row| row.field(abi))
+    }
+
     /// File offset of a field by its name, for messages.
     #[must_use]
-    pub fn offset_of(field: &str, abi: Abi) -> u64 {
-        HEADER.iter().find(|r| r.name == field).map_or(0, |r| r.field(abi).at as u64)
+    pub fn offset_of(name: &str, abi: Abi) -> u64 {
+        Self::field(name, abi).map_or(0, |field| field.at as u64)
     }
 
     /// The text of a utsname field up to its zero byte.
@@ -332,10 +337,15 @@ impl SubHeader {
         raw
     }
 
+    /// The place of a field in the sub header by its name.
+    pub(super) fn field(name: &str, abi: Abi) -> Option<Field> {
+        SUB_HEADER.iter().find(|row| row.name == name).map(|row| row.field(abi))
+    }
+
     /// Offset of a field in the sub header by its name, for messages.
     #[must_use]
-    pub fn offset_of(field: &str, abi: Abi) -> u64 {
-        SUB_HEADER.iter().find(|r| r.name == field).map_or(0, |r| r.field(abi).at as u64)
+    pub fn offset_of(name: &str, abi: Abi) -> u64 {
+        Self::field(name, abi).map_or(0, |field| field.at as u64)
     }
 }
 

@@ -14,6 +14,7 @@
 //! their values. Parts of a split set are files of their own, which `set.rs` puts in order and reads as one. `layout.rs` says where a writer puts them.
 
 mod bitmap;
+mod derived;
 mod desc;
 mod detect;
 mod file;
@@ -31,6 +32,7 @@ mod table;
 mod walk;
 
 pub use bitmap::BitmapFaults;
+pub(crate) use derived::nearly_signed;
 pub use desc::PageDesc;
 pub use file::KdumpFile;
 pub use header::{
