@@ -2,6 +2,7 @@
 
 use crate::bytes::Bytes;
 use crate::elf::{ElfHeaders, Segment};
+use crate::elf_contradiction;
 use crate::elf_holes::Holes;
 use crate::elf_origin::ElfOrigin;
 use crate::elf_sets::{Claims, ElfSets};
@@ -50,6 +51,8 @@ pub struct ElfCore {
     unwritten: Vec<(u64, u64)>,
     /// Addresses whose data were lost on the way here ([`Bytes::next_lost`]): no page has a byte of them.
     lost: Vec<(u64, u64)>,
+    /// Addresses whose data may be those of others ([`elf_contradiction`]): no page has a byte of them.
+    contested: Vec<(u64, u64)>,
     /// Addresses that are not taken for memory of the machine.
     aside: Vec<(u64, u64)>,
     holes: Holes,
@@ -81,12 +84,20 @@ impl ElfCore {
             data,
             unwritten,
             lost,
+            contested: Vec::new(),
             aside,
             holes: Holes::default(),
             origin,
             sets,
             judged: false,
         };
+        // The kernel makes the headers of its own memory anew each time.
+        if !core.bytes.is_memory() {
+            core.contested = elf_contradiction::contested(&core.headers, core.bytes.len());
+            core.data = without(std::mem::take(&mut core.data), &core.contested);
+            let problems = elf_contradiction::problems(core.bytes.name(), &core.headers, &core.contested);
+            core.headers.problems.extend(problems);
+        }
         core.holes = Holes::find(&*core.bytes, &core.headers, page, None);
         core.set_page_size(page);
         core.headers.problems.extend(core.cut_short());
@@ -152,6 +163,7 @@ impl ElfCore {
             data: &self.data,
             unwritten: &self.unwritten,
             lost: &self.lost,
+            contested: &self.contested,
             holes: &self.holes,
             left_out: self.origin.as_ref().map_or(&[], |origin| &origin.ram),
             aside: &self.aside,
@@ -316,6 +328,26 @@ fn written(bytes: &dyn Bytes, claims: Vec<Extent>) -> (Vec<Extent>, Vec<(u64, u6
         }
     }
     (data, unwritten)
+}
+
+/// `data` without the addresses `ranges`, both ascending.
+fn without(data: Vec<Extent>, ranges: &[(u64, u64)]) -> Vec<Extent> {
+    let mut left = Vec::with_capacity(data.len());
+    for extent in data {
+        let mut at = extent.start;
+        let mut keep = |from: u64, to: u64| {
+            if from < to {
+                left.push(Extent { start: from, end: to, source: extent.source_of(from) });
+            }
+        };
+        let first = ranges.partition_point(|(_, end)| *end <= extent.start);
+        for (start, end) in ranges.iter().skip(first).take_while(|(start, _)| *start < extent.end) {
+            keep(at, *start);
+            at = at.max(*end);
+        }
+        keep(at, extent.end);
+    }
+    left
 }
 
 /// `data` without what was lost on the way here, and the addresses of that. Of a file that says more of that than it has bytes for, the

@@ -15,6 +15,8 @@ pub struct Claims<'a> {
     pub unwritten: &'a [(u64, u64)],
     /// Addresses whose data were lost: of the pages that have a byte of them nothing else counts.
     pub lost: &'a [(u64, u64)],
+    /// Addresses whose data may be those of others.
+    pub contested: &'a [(u64, u64)],
     /// Addresses without data.
     pub holes: &'a Holes,
     /// Memory that was left out, where the core tells.
@@ -71,8 +73,10 @@ impl ElfSets {
         });
         let lost = all(claims.lost);
         let beyond_end = PageSet::from_ranges(cut.chain(unwritten).chain(lost.all_runs()));
-        let data = data.without(&lost);
-        let damaged = all(&claims.holes.damaged).without(&data).without(&beyond_end);
+        let contested = all(claims.contested);
+        let data = data.without(&lost).without(&contested);
+        let damaged = PageSet::united([&all(&claims.holes.damaged), &contested].into_iter());
+        let damaged = damaged.without(&data).without(&beyond_end);
         let zero = all(&claims.holes.zeros).without(&data).without(&beyond_end).without(&damaged);
         let aside = all(claims.aside);
         let [ram, data, zero, beyond_end, damaged] =

@@ -13,6 +13,7 @@ mod detect;
 mod elf;
 mod elf_claims;
 mod elf_class;
+mod elf_contradiction;
 mod elf_holes;
 mod elf_memory;
 mod elf_origin;

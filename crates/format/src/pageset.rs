@@ -2,7 +2,6 @@
 
 use crate::Pfn;
 use crate::chunk::{BitRuns, CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, WORDS, count_in};
-use std::collections::BTreeSet;
 
 /// Above this many runs the bitmap is smaller than the run list (4 bytes a run).
 const MAX_RUNS: usize = WORDS * 8 / 4;
@@ -261,19 +260,28 @@ impl PageSet {
         builder.finish()
     }
 
-    /// The pages of all `sets`.
+    /// The pages of all `sets`. Runs of whole chunks take one step, however long they are.
     #[must_use]
     pub fn united<'a>(sets: impl Iterator<Item = &'a Self> + Clone) -> Self {
-        let chunks: BTreeSet<u64> = sets.clone().flat_map(Self::chunks).collect();
         let (mut bits, mut more) = (ChunkBits::default(), ChunkBits::default());
         let mut united = PageSetBuilder::default();
-        for chunk in chunks {
-            bits.clear();
-            for set in sets.clone() {
-                set.copy_chunk(chunk, &mut more);
-                bits.unite(&more);
-            }
-            united.push(chunk, &bits);
+        let mut done = 0;
+        loop {
+            let next = |set: &'a Self| set.entries.get(set.entries.partition_point(|entry| entry.end() <= done));
+            let Some(chunk) = sets.clone().filter_map(next).map(|entry| entry.chunk.max(done)).min() else { break };
+            let full = |entry: &&Entry| entry.chunk <= chunk && entry.kind == Kind::Full;
+            done = if let Some(end) = sets.clone().filter_map(next).filter(full).map(Entry::end).max() {
+                united.push_full(chunk, end - chunk);
+                end
+            } else {
+                bits.clear();
+                for set in sets.clone() {
+                    set.copy_chunk(chunk, &mut more);
+                    bits.unite(&more);
+                }
+                united.push(chunk, &bits);
+                chunk + 1
+            };
         }
         united.finish()
     }
@@ -523,5 +531,8 @@ mod tests {
         assert_eq!(set.rank(Pfn((1 << 52) + 7)), (1 << 52) + 2);
         let most = set.without(&set_of(&[(7, 9), (1 << 40, 1 << 51)]));
         assert_eq!(most.len(), (1 << 51) + (1 << 40) + 2);
+        let all = PageSet::united([&most, &set_of(&[(0, 1 << 40)]), &set_of(&[(1 << 50, 1 << 51)])].into_iter());
+        assert_eq!(all.len(), (1 << 52) + 4 - ((1 << 50) - (1 << 40)));
+        assert!(all.memory() < 4096);
     }
 }

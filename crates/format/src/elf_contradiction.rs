@@ -1,0 +1,109 @@
+//! Program headers that contradict each other: an ELF core has no checksum, and one flipped bit gives pages the bytes of others.
+//!
+//! Writers put the data of segments one behind the other. Of two segments that claim the same bytes of the file for different addresses
+//! one is wrong: not the one that begins where another ends and ends where another begins. Not seen is a first segment that was moved
+//! onto the notes, or a last one that was moved beyond the end of the file, as a cut leaves it.
+
+use crate::FormatError;
+use crate::elf::{ElfHeaders, Segment};
+use crate::error::FETCH_AGAIN;
+use std::collections::{HashMap, HashSet};
+
+/// Segments that have to agree on where memory is mapped, before one that does not is held to be damaged.
+const AGREE: usize = 8;
+
+/// Physical addresses (start and end, ascending) whose data may be those of others, in a file of `len` bytes.
+pub fn contested(headers: &ElfHeaders, len: u64) -> Vec<(u64, u64)> {
+    let mut data: Vec<Segment> =
+        headers.segments.iter().filter(|s| s.file_size > 0 && s.has_paddr(headers.bits)).copied().collect();
+    data.sort_unstable_by_key(|segment| (segment.file_offset, segment.file_size));
+    let starts: HashSet<u64> = data.iter().map(|segment| segment.file_offset).chain([len]).collect();
+    let ends: HashSet<u64> = data.iter().map(end).collect();
+    let fits = |one: &Segment| u8::from(ends.contains(&one.file_offset)) + u8::from(starts.contains(&end(one)));
+    let mut claimed: HashMap<(u64, u64), usize> = HashMap::new();
+    data.iter().for_each(|one| *claimed.entry((one.file_offset, one.file_size)).or_default() += 1);
+    let mut lost = Vec::new();
+    // The one that reaches furthest.
+    let mut far: Option<Segment> = None;
+    for segment in data {
+        // No data lie on the headers.
+        if segment.file_offset < headers.table.end && headers.table.start < end(&segment) {
+            lost.push((segment.paddr, segment.paddr.saturating_add(segment.file_size)));
+        }
+        if let Some(before) = far.filter(|before| segment.file_offset < end(before))
+            // Two views of the same memory may share its bytes.
+            && shift(&before) != shift(&segment)
+            // No flipped bit makes three of a kind: a writer that shares data on purpose.
+            && claimed.get(&(segment.file_offset, segment.file_size)).is_none_or(|count| *count < 3)
+        {
+            for (one, other) in [(before, segment), (segment, before)] {
+                let right = fits(&one) == 2 && fits(&other) < 2 || end(&one) <= len && end(&other) > len;
+                if !right {
+                    lost.push((one.paddr, one.paddr.saturating_add(one.file_size)));
+                }
+            }
+        }
+        if far.is_none_or(|before| end(&segment) > end(&before)) {
+            far = Some(segment);
+        }
+    }
+    lost.retain(|(start, end)| start < end);
+    lost.sort_unstable();
+    lost.dedup_by(|next, last| {
+        let joined = next.0 <= last.1;
+        if joined {
+            last.1 = last.1.max(next.1);
+        }
+        joined
+    });
+    lost
+}
+
+/// Where the data of `segment` end in the file.
+const fn end(segment: &Segment) -> u64 {
+    segment.file_offset.saturating_add(segment.file_size)
+}
+
+/// What has to be added to an offset of its data for the physical address.
+const fn shift(segment: &Segment) -> u64 {
+    segment.paddr.wrapping_sub(segment.file_offset)
+}
+
+/// What is wrong with the headers of `file` where they contradict each other; `contested` is what [`contested`] gave.
+pub fn problems(file: &str, headers: &ElfHeaders, contested: &[(u64, u64)]) -> Vec<FormatError> {
+    let problem = |field, offset, value: u64, rule: String| FormatError::BadField {
+        file: file.to_owned(),
+        field,
+        offset,
+        value: format!("{value:#x}"),
+        rule,
+        next: FETCH_AGAIN,
+    };
+    let overlapping = contested.first().map(|(start, _)| {
+        let bytes = contested.iter().fold(0u64, |sum, (start, end)| sum.saturating_add(end - start));
+        let rule = format!("other segments claim the same bytes of the file; {bytes} bytes of memory are lost by that");
+        problem("PT_LOAD (p_offset, p_filesz) at p_paddr", headers.table.start, *start, rule)
+    });
+    let elsewhere = elsewhere(headers).map(|(segment, shift)| {
+        let rule = format!("its p_vaddr is {:#x}, and most others are mapped {shift:#x} above p_paddr", segment.vaddr);
+        problem("p_paddr of PT_LOAD", headers.table.start, segment.paddr, rule)
+    });
+    overlapping.into_iter().chain(elsewhere).collect()
+}
+
+/// A segment that alone is mapped elsewhere than others, and where most are: there are the direct map and the kernel's image.
+fn elsewhere(headers: &ElfHeaders) -> Option<(Segment, u64)> {
+    let mapped = |segment: &Segment| segment.vaddr.wrapping_sub(segment.paddr);
+    let mut votes: HashMap<u64, usize> = HashMap::new();
+    let with_place = || headers.segments.iter().filter(|segment| segment.has_paddr(headers.bits));
+    with_place().for_each(|segment| *votes.entry(mapped(segment)).or_default() += 1);
+    let (most, count) = votes.iter().max_by_key(|(_, count)| **count)?;
+    // The image may be a single segment; it is memory that another one has too.
+    let end = |segment: &Segment| segment.paddr.saturating_add(segment.mem_size);
+    let image = |segment: &Segment| {
+        with_place().any(|other| other != segment && other.paddr < end(segment) && segment.paddr < end(other))
+    };
+    let mut alone = with_place().filter(|segment| votes.get(&mapped(segment)) == Some(&1) && !image(segment));
+    let (Some(segment), None) = (alone.next(), alone.next()) else { return None };
+    (*count >= AGREE).then_some((*segment, *most))
+}
