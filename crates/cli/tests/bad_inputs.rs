@@ -31,7 +31,9 @@ fn a_file_that_cannot_be_opened_ends_every_command_alike() {
     place.put("text", b"no dump at all");
     place.put("stump", &good[..300]);
     let mut bad = good;
+    // A single field could be told from the others.
     bad[8..12].copy_from_slice(&[0xff; 4]);
+    bad[428..440].copy_from_slice(&[0xff; 12]);
     place.put("no-version", &bad);
     for (file, code) in FILES {
         for command in COMMANDS {
