@@ -1,5 +1,6 @@
 //! Writing an ELF core of the sound pages of another.
 
+use super::mend::OWN_VMCOREINFO;
 use super::{Failed, Job, Repair, mend};
 use crate::elf_segments::Placement;
 use crate::elf_writer::ElfWriter;
@@ -33,6 +34,12 @@ impl Job<'_> {
             flags: headers.flags & !ELF_INCOMPLETE,
         };
         let mut notes = mend::whole_notes(self.input);
+        if let Some((at, text)) = mend::own_vmcoreinfo(self)
+            && let Some(place) = notes.get_mut(at..at + text.len())
+        {
+            place.copy_from_slice(&text);
+            report.changed.push(OWN_VMCOREINFO.to_owned());
+        }
         core.origin().into_iter().for_each(|origin| add_origin(&mut notes, headers.endian, origin));
         let (_, layout) = placement.layout(kind, &sources, notes.len() as u64).map_err(Failed::Read)?;
         let mut writer = ElfWriter::begin(Arc::clone(self.output), layout, placement, &sources, &notes, None)

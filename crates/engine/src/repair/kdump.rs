@@ -1,5 +1,6 @@
 //! Writing a kdump-compressed file anew, with the page data where they are.
 
+use super::mend::OWN_VMCOREINFO;
 use super::{Failed, Job, Repair, mend};
 use crate::observer::Stage;
 use coresift_format::kdump::{Header, KdumpFile, PageDesc, PartIdentity, SIGNATURE, STATUS_INCOMPLETE};
@@ -30,6 +31,7 @@ impl Job<'_> {
         // Without a sound page there is nothing behind the descriptors worth having; where the 2nd bitmap lost bits, it is more of them.
         let end = if self.found.counts.sound == 0 { data } else { file.bytes().len().max(data) };
         let block = report.page_size;
+        let vmcoreinfo = mend::own_vmcoreinfo(self).map(|(at, text)| (sub.offset_note.saturating_add(at as u64), text));
         let sub = sub.encode(header.header_version, file.layout());
         // Bitmaps may be mostly holes.
         output.admits(file.bitmaps_at())?;
@@ -44,6 +46,10 @@ impl Job<'_> {
         }
         output.write_at(&sub, block)?;
         self.copy(file.bytes(), block + sub.len() as u64, file.bitmaps_at(), &mut |_| {})?;
+        if let Some((at, text)) = vmcoreinfo {
+            output.write_at(&text, at)?;
+            report.changed.push(OWN_VMCOREINFO.to_owned());
+        }
         let mut failed = None;
         file.each_bitmap_piece(|at, bits| {
             if failed.is_none() {

@@ -1,8 +1,12 @@
 //! Headers and notes as they should be, as far as the rest of the file tells.
 
 use super::Job;
+use crate::verify::kernel_texts;
 use coresift_format::kdump::{Header, KdumpFile, Region, SubHeader};
 use coresift_format::{Field, Input, Notes};
+
+/// What was changed where [`own_vmcoreinfo`] was put in.
+pub(super) const OWN_VMCOREINFO: &str = "VMCOREINFO taken from the kernel's memory";
 
 /// Takes out of the headers what cannot be true, and puts in what the rest of the file tells.
 pub(super) fn headers(
@@ -26,6 +30,11 @@ pub(super) fn headers(
         let pages = [one, other].into_iter().filter(|pages| *pages <= room).max().unwrap_or(room);
         (header.max_mapnr, sub.max_mapnr_64) = (u32::try_from(pages).unwrap_or(u32::MAX), pages);
         changed.push(format!("max_mapnr and max_mapnr_64, which were {one} and {other}, set to {pages}"));
+    }
+    let ranges = [&mut sub.start_pfn, &mut sub.end_pfn, &mut sub.start_pfn_64, &mut sub.end_pfn_64];
+    if sub.split == 0 && ranges.iter().any(|pfn| **pfn != 0) {
+        ranges.into_iter().for_each(|pfn| *pfn = 0);
+        changed.push("the range of a part, which the file is none of, set to zero".to_owned());
     }
     let notes = Notes::new(input.notes(), input.byte_order());
     let place = notes.vmcoreinfo().map(|text| (sub.offset_note.saturating_add(text.start as u64), text.len() as u64));
@@ -67,6 +76,19 @@ fn of_kernel(job: &Job<'_>, header: &mut Header, sub: &mut SubHeader, changed: &
         sub.phys_base = kernel.phys_base;
         changed.push("phys_base taken from the page tables".to_owned());
     }
+}
+
+/// VMCOREINFO as the kernel's memory has it, and where in the notes it belongs; `None` where it is there, or its length is another, as
+/// where a vmlinux told more.
+pub(super) fn own_vmcoreinfo(job: &Job<'_>) -> Option<(usize, Vec<u8>)> {
+    let notes = job.input.notes();
+    let place = Notes::new(notes, job.input.byte_order()).vmcoreinfo()?;
+    let text = notes.get(place.clone())?;
+    let fits = |own: &Vec<u8>| text.get(own.len()..).is_some_and(|padding| padding.iter().all(|byte| *byte == 0));
+    let mut own = kernel_texts(job.input, job.kernel?, job.effort).into_iter().filter(fits);
+    // Where several may be it, nothing tells which.
+    let (Some(own), None) = (own.next(), own.next()) else { return None };
+    (!text.starts_with(&own)).then_some((place.start, own))
 }
 
 /// The notes of `input`; one that was cut is made as short as what is left of it.

@@ -135,6 +135,7 @@ pub fn repair(
     let job = Job {
         input: &input,
         kernel: kernel.as_ref(),
+        effort,
         found: &found,
         output: &output,
         stop: &options.stop,
@@ -199,6 +200,8 @@ impl From<WriteFailed> for Failed {
 struct Job<'a> {
     input: &'a Input,
     kernel: Option<&'a Kernel>,
+    /// How far to look for what the kernel's memory tells.
+    effort: Effort,
     found: &'a PageCheck,
     output: &'a Arc<Output>,
     stop: &'a Stop,

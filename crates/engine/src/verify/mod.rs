@@ -21,7 +21,7 @@ pub(crate) use fields::disagreements;
 pub use pages::PageProblem;
 pub(crate) use pages::{Look, PageCheck, check as check_pages, misfit};
 pub use structure::{Check, Verdict};
-pub(crate) use witness::{Effort, check as against_kernel, knew_kernel};
+pub(crate) use witness::{Effort, check as against_kernel, kernel_texts, knew_kernel};
 
 use crate::error::EngineError;
 use crate::holes;

@@ -73,25 +73,30 @@ fn phys_base(input: &Input, kernel: &Kernel, _: Effort) -> Option<Result<(), Str
     })
 }
 
+/// VMCOREINFO as the kernel's memory has it: one text, or where the symbols do not tell its place, all that it may be.
+pub fn kernel_texts(input: &Input, kernel: &Kernel, effort: Effort) -> Vec<Vec<u8>> {
+    match (kernel.own_vmcoreinfo(input.memory()), effort) {
+        (Ok(own), _) => vec![own],
+        (Err(_), Effort::Symbols) => Vec::new(),
+        (Err(_), Effort::AllPages) => {
+            // Other kernels' may be left in memory; this one's begins with its release.
+            let release = format!("OSRELEASE={}\n", kernel.release);
+            let found = find_in_memory(input.memory()).into_iter().map(|one| one.text);
+            found.filter(|text| text.starts_with(release.as_bytes())).collect()
+        }
+    }
+}
+
 /// Every line the kernel has, the note has too. It may have more: what a vmlinux told, for instance.
 fn vmcoreinfo(input: &Input, kernel: &Kernel, effort: Effort) -> Option<Result<(), String>> {
     let note = input.vmcoreinfo()?;
     let lines = |text: &[u8]| text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
     let have: HashSet<Vec<u8>> = lines(note).into_iter().collect();
     let lacks = |own: &[u8]| lines(own).into_iter().find(|line| !have.contains(line));
-    let missing = match (kernel.own_vmcoreinfo(input.memory()), effort) {
-        (Ok(own), _) => lacks(&own),
-        (Err(_), Effort::Symbols) => return None,
-        (Err(_), Effort::AllPages) => {
-            // Other kernels' may be left in memory; this one's begins with its release.
-            let release = format!("OSRELEASE={}\n", kernel.release);
-            let found = find_in_memory(input.memory());
-            let mut own =
-                found.iter().filter(|one| one.text.starts_with(release.as_bytes())).map(|one| lacks(&one.text));
-            let first = own.next()?;
-            if own.any(|lacks| lacks.is_none()) { None } else { first }
-        }
-    };
+    let texts = kernel_texts(input, kernel, effort);
+    let mut lacking = texts.iter().map(|text| lacks(text));
+    let first = lacking.next()?;
+    let missing = if lacking.any(|lacks| lacks.is_none()) { None } else { first };
     Some(missing.map_or(Ok(()), |line| {
         let line = printable(&String::from_utf8_lossy(&line));
         Err(format!("VMCOREINFO of the notes lacks `{line}`, which the kernel's has"))

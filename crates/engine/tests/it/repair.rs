@@ -369,9 +369,9 @@ fn no_flipped_bit_of_a_field_that_leads_to_the_pages_costs_any() {
     let image = image();
     for file in files(&image) {
         let whole = pages(&file);
-        // signature, header_version, block_size, sub_hdr_size, bitmap_blocks, max_mapnr; of the sub header split, the ranges of a part, and
-        // max_mapnr_64.
-        let fields = [0..12, 428..444, 4096 + 12..4096 + 32, 4096 + 80..4096 + 104];
+        // signature, header_version, block_size, sub_hdr_size, bitmap_blocks, max_mapnr; of the sub header split, the ranges of a part,
+        // offset_note and max_mapnr_64.
+        let fields = [0..12, 428..444, 4096 + 12..4096 + 32, 4096 + 48..4096 + 56, 4096 + 80..4096 + 104];
         for (at, bit) in fields.into_iter().flatten().flat_map(|at| (0..8).map(move |bit| (at, bit))) {
             let mut damaged = file.clone();
             damaged[at] ^= 1 << bit;
@@ -382,6 +382,33 @@ fn no_flipped_bit_of_a_field_that_leads_to_the_pages_costs_any() {
             assert!(!report.found.is_empty(), "{what}: nothing was found wrong");
         }
     }
+}
+
+#[test]
+fn a_damaged_vmcoreinfo_is_taken_from_the_kernels_memory() {
+    let bench = Bench::new();
+    let image = Machine::new(KernelLayout::get("6.12")).cpus(2).symbols().ram(0x1000..0x1100).build();
+    let file = image.kdump().bytes();
+    let text = |file: &[u8]| Input::from_bytes(Arc::new(file.to_vec())).unwrap().vmcoreinfo().unwrap().to_vec();
+    let whole = text(&file);
+    let start = file.windows(whole.len()).position(|window| window == whole).unwrap();
+    let (mut mended, mut tried) = (0, 0);
+    for at in (start..start + whole.len()).step_by(37) {
+        let mut damaged = file.clone();
+        damaged[at] ^= 1;
+        let (report, out) = bench.repair(&damaged).unwrap();
+        if report.complete {
+            // A line that the note alone has.
+            continue;
+        }
+        tried += 1;
+        if report.changed.iter().any(|changed| changed.contains("VMCOREINFO taken")) {
+            mended += 1;
+            assert_eq!(text(&out), whole, "{at}");
+        }
+    }
+    // What finds the kernel itself cannot be missed.
+    assert!(mended * 2 > tried, "{mended} of {tried}");
 }
 
 fn second_bitmap(file: &[u8]) -> usize {

@@ -61,7 +61,7 @@ pub(super) fn mended(
         },
         ..headers
     };
-    if let Some(change) = version {
+    for change in [version, headers.offset_note()].into_iter().flatten() {
         change.put(layout, &mut patches);
         problems.push(change.problem(&**bytes));
     }
@@ -102,7 +102,7 @@ fn pages_found(file: &KdumpFile) -> Option<u64> {
 }
 
 fn problem(bytes: &dyn Bytes, field: &'static str, offset: u64, value: String, right: &str) -> FormatError {
-    let rule = format!("it has to be {right}, for that leads to the pages");
+    let rule = format!("the rest of the file says that it is {right}");
     FormatError::BadField { file: bytes.name().to_owned(), field, offset, value, rule, next: "that is taken for it" }
 }
 
@@ -161,6 +161,19 @@ impl Headers<'_> {
         let mut right = (0..=MAX_VERSION).filter(|version| self.notes(*version, page).is_some());
         let (to, None) = (right.next()?, right.next()) else { return None };
         self.main("header_version", self.header.header_version.into(), to.into())
+    }
+
+    /// Where the notes begin, where a note stands directly behind the sub header and `offset_note` says something else.
+    fn offset_note(&self) -> Option<Change> {
+        /// The name of the first note, a cpu's registers, with its length in front and those of data and type between.
+        const CORE: (u32, &[u8]) = (5, b"CORE\0");
+        let (page, version) = (self.page()?, self.header.header_version);
+        let sub = self.sub(version, page)?;
+        let at = page.bytes() as u64 + self.sub_len(version);
+        let raw = read_some(self.bytes, "notes", at, 12 + CORE.1.len() as u64).ok()?;
+        let note = self.layout.endian.u32(&raw, 0) == Some(CORE.0) && raw.get(12..) == Some(CORE.1);
+        (4..=MAX_VERSION).contains(&version).then_some(())?;
+        if note { self.sub_field("offset_note", page, sub.offset_note, at) } else { None }
     }
 
     /// Whether the fields that lead to the pages agree with each other.
