@@ -177,6 +177,7 @@ impl ElfHeaders {
             });
         }
         self.table = start..end;
+        let mut notes = Vec::new();
         let mut index = 0;
         while index < count {
             let at = start + index * entry;
@@ -203,28 +204,48 @@ impl ElfHeaders {
                         };
                         self.segments.push(segment);
                     }
-                    PT_NOTE => {
-                        // Without some notes there are still the pages.
-                        if let Err(problem) = self.read_notes(bytes, get(class.p_offset), get(class.p_filesz))
-                            && self.problems.len() < MAX_PROBLEMS
-                        {
-                            self.problems.push(problem);
-                        }
-                    }
+                    PT_NOTE => notes.push((get(class.p_offset), get(class.p_filesz))),
                     _ => {}
                 }
             }
             index += n;
         }
+        let mut data: Vec<u64> = self.segments.iter().filter(|s| s.file_size > 0).map(|s| s.file_offset).collect();
+        data.sort_unstable();
+        for (offset, len) in notes {
+            let room = data.get(data.partition_point(|start| *start <= offset)).map_or(u64::MAX, |next| next - offset);
+            if len > room {
+                self.tell(FormatError::BadField {
+                    file: bytes.name().to_owned(),
+                    field: "p_filesz of PT_NOTE",
+                    offset,
+                    value: len.to_string(),
+                    rule: format!(
+                        "the data of a segment begin {room} bytes behind the notes; what is there is no note"
+                    ),
+                    next: FETCH_AGAIN,
+                });
+            }
+            // Without some notes there are still the pages.
+            if let Err(problem) = self.read_notes(bytes, offset, len.min(room)) {
+                self.tell(problem);
+            }
+        }
         Ok(())
+    }
+
+    fn tell(&mut self, problem: FormatError) {
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(problem);
+        }
     }
 
     /// Adds the data of a PT_NOTE. All of them together are at most as long as the file, however often it is pointed at.
     fn read_notes(&mut self, bytes: &dyn Bytes, offset: u64, len: u64) -> Result<()> {
         let room = bytes.backed().saturating_sub(self.notes.len() as u64);
         let notes = read_some(bytes, "ELF notes", offset, len.min(room))?;
-        if (notes.len() as u64) < len && self.problems.len() < MAX_PROBLEMS {
-            self.problems.push(FormatError::CutShort {
+        if (notes.len() as u64) < len {
+            self.tell(FormatError::CutShort {
                 file: bytes.name().to_owned(),
                 what: "ELF notes (p_offset, p_filesz of PT_NOTE)",
                 offset,

@@ -364,6 +364,26 @@ proptest! {
 }
 
 #[test]
+fn no_flipped_bit_of_the_place_of_the_notes_costs_any() {
+    let bench = Bench::new();
+    let image = image();
+    for file in files(&image) {
+        let whole = Input::from_bytes(Arc::new(file.clone())).unwrap();
+        // offset_note and size_note.
+        for (at, bit) in (4096 + 48..4096 + 64).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut damaged = file.clone();
+            damaged[at] ^= 1 << bit;
+            let what = format!("bit {bit} of the byte at {at}");
+            let (report, out) = bench.repair(&damaged).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let out = Input::from_bytes(Arc::new(out)).unwrap();
+            let notes = whole.notes().trim_ascii_end();
+            assert_eq!(out.notes().get(..notes.len()), Some(notes), "{what}: {:?}", report.found);
+            assert_eq!(out.vmcoreinfo(), whole.vmcoreinfo(), "{what}");
+        }
+    }
+}
+
+#[test]
 fn no_flipped_bit_of_a_field_that_leads_to_the_pages_costs_any() {
     let bench = Bench::new();
     let image = image();

@@ -6,6 +6,7 @@
 
 use super::file::KdumpFile;
 use super::header::{Header, HeaderLayout, MAX_VERSION, SIGNATURE, SubHeader};
+use super::notes_place;
 use super::table::TableFit;
 use crate::bytes::{Bytes, read_some};
 use crate::endian::Field;
@@ -61,7 +62,7 @@ pub(super) fn mended(
         },
         ..headers
     };
-    for change in [version, headers.offset_note()].into_iter().flatten() {
+    for change in version.into_iter().chain(headers.notes_changes()) {
         change.put(layout, &mut patches);
         problems.push(change.problem(&**bytes));
     }
@@ -163,17 +164,19 @@ impl Headers<'_> {
         self.main("header_version", self.header.header_version.into(), to.into())
     }
 
-    /// Where the notes begin, where a note stands directly behind the sub header and `offset_note` says something else.
-    fn offset_note(&self) -> Option<Change> {
-        /// The name of the first note, a cpu's registers, with its length in front and those of data and type between.
-        const CORE: (u32, &[u8]) = (5, b"CORE\0");
-        let (page, version) = (self.page()?, self.header.header_version);
-        let sub = self.sub(version, page)?;
-        let at = page.bytes() as u64 + self.sub_len(version);
-        let raw = read_some(self.bytes, "notes", at, 12 + CORE.1.len() as u64).ok()?;
-        let note = self.layout.endian.u32(&raw, 0) == Some(CORE.0) && raw.get(12..) == Some(CORE.1);
-        (4..=MAX_VERSION).contains(&version).then_some(())?;
-        if note { self.sub_field("offset_note", page, sub.offset_note, at) } else { None }
+    /// The place of the notes, where the sub header has it wrong.
+    fn notes_changes(&self) -> Vec<Change> {
+        let version = self.header.header_version;
+        let found = self.page().zip(self.page().and_then(|page| self.sub(version, page)));
+        let Some((page, sub)) = found.filter(|_| (4..=MAX_VERSION).contains(&version)) else { return Vec::new() };
+        let start = page.bytes() as u64 + self.sub_len(version);
+        let end = (1 + u64::from(self.header.sub_hdr_size)) * page.bytes() as u64;
+        let Some(size) = notes_place::size(self.bytes, self.layout.endian, &sub, start..end) else { return Vec::new() };
+        let changes = [
+            self.sub_field("offset_note", page, sub.offset_note, start),
+            self.sub_field("size_note", page, sub.size_note, size),
+        ];
+        changes.into_iter().flatten().collect()
     }
 
     /// Whether the fields that lead to the pages agree with each other.

@@ -22,6 +22,7 @@ mod header;
 mod identity;
 mod layout;
 mod limits;
+mod notes_place;
 mod overlap;
 mod read;
 mod realign;

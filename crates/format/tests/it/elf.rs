@@ -427,14 +427,31 @@ fn what_is_no_core_is_named() {
 }
 
 #[test]
-fn notes_beyond_the_end_of_the_file_are_a_problem_not_a_failure() {
-    let mut file = Elf::le64().load(Load::new(0, &[1; 4096])).build();
+fn notes_beyond_their_place_are_a_problem_not_a_failure() {
     // p_filesz of the PT_NOTE, the first program header.
-    file[64 + 32..64 + 40].copy_from_slice(&(1u64 << 40).to_le_bytes());
+    let with_notes_of = |loads: &[Load], size: u64| {
+        let elf = loads.iter().cloned().fold(Elf::le64(), Elf::load);
+        let mut file = elf.build();
+        file[64 + 32..64 + 40].copy_from_slice(&size.to_le_bytes());
+        file
+    };
+    let file = with_notes_of(&[Load::new(0, &[]).spanning(4096)], 1 << 40);
     let input = open(file.clone());
     assert!(input.notes().len() <= file.len());
     assert!(matches!(input.problems(), [FormatError::CutShort { what, .. }] if what.contains("PT_NOTE")));
     assert_eq!(input.cpus(), 2);
+    // The data of a segment are no notes, however long these are said to be.
+    let load = [Load::new(0, &[1; 0x10_0000])];
+    let whole = open(Elf::le64().load(load[0].clone()).build());
+    for bit in 12..64 {
+        let input = open(with_notes_of(&load, whole.notes().len() as u64 | 1 << bit));
+        assert_eq!(input.notes(), whole.notes(), "bit {bit}");
+        assert!(
+            matches!(input.problems(), [FormatError::BadField { field: "p_filesz of PT_NOTE", .. }]),
+            "bit {bit}: {:?}",
+            input.problems()
+        );
+    }
 }
 
 #[test]
