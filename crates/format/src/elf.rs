@@ -3,7 +3,9 @@
 //! Every program header is looked at once, in file order; [`crate::ElfCore`] serves memory from the result.
 
 use crate::bytes::{Bytes, read_exact, read_some};
-use crate::elf_class::{Class, E_MACHINE, E_TYPE, ELF32, ELF64, ET_CORE, P_TYPE, PN_XNUM, PT_LOAD, PT_NOTE};
+use crate::elf_class::{
+    Class, E_MACHINE, E_TYPE, ELF32, ELF64, ET_CORE, P_TYPE, PN_XNUM, PT_LOAD, PT_NOTE, PT_OF_OTHERS,
+};
 use crate::endian::{Bits, Endian};
 use crate::error::FETCH_AGAIN;
 use crate::{FormatError, Result};
@@ -189,7 +191,7 @@ impl ElfHeaders {
             }
             let n = per_read.max(1).min(count - index);
             let table = read_exact(bytes, "program headers", at, n * entry)?;
-            for raw in table.chunks_exact(entry as usize) {
+            for (raw, raw_at) in table.chunks_exact(entry as usize).zip((at..).step_by(entry as usize)) {
                 let get = |field| self.endian.get(raw, field).unwrap_or_default();
                 match get(P_TYPE) {
                     PT_LOAD => {
@@ -205,6 +207,17 @@ impl ElfHeaders {
                         self.segments.push(segment);
                     }
                     PT_NOTE => notes.push((get(class.p_offset), get(class.p_filesz))),
+                    // No writer of a file makes any other; /proc/kcore may change while it is read.
+                    kind if get(class.p_filesz) > 0 && !PT_OF_OTHERS.contains(&kind) && !bytes.is_memory() => self.tell(FormatError::BadField {
+                        file: bytes.name().to_owned(),
+                        field: "p_type",
+                        offset: raw_at,
+                        value: kind.to_string(),
+                        rule: format!(
+                            "a core has program headers of memory ({PT_LOAD}) and notes ({PT_NOTE}); what this one is of is lost"
+                        ),
+                        next: FETCH_AGAIN,
+                    }),
                     _ => {}
                 }
             }

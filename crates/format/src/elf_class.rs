@@ -107,5 +107,7 @@ pub(crate) const fn class(bits: Bits) -> &'static Class {
 pub(crate) const ET_CORE: u64 = 4;
 pub(crate) const PT_LOAD: u64 = 1;
 pub(crate) const PT_NOTE: u64 = 4;
+/// From `PT_LOOS` to `PT_HIPROC`: what systems and processors have of their own.
+pub(crate) const PT_OF_OTHERS: std::ops::RangeInclusive<u64> = 0x6000_0000..=0x7fff_ffff;
 /// `e_phnum` of a file whose number of program headers is in the first section header.
 pub(crate) const PN_XNUM: u64 = 0xffff;

@@ -455,6 +455,24 @@ fn notes_beyond_their_place_are_a_problem_not_a_failure() {
 }
 
 #[test]
+fn a_program_header_of_another_type_is_a_problem() {
+    let whole = Elf::le64().load(Load::new(0, &[1; 4096])).load(Load::new(0x10_0000, &[2; 4096])).build();
+    for header in 0..3 {
+        for bit in 0..32 {
+            let mut file = whole.clone();
+            let at = 64 + 56 * header;
+            file[at + bit / 8] ^= 1 << (bit % 8);
+            let input = open(file);
+            assert!(
+                matches!(input.problems(), [FormatError::BadField { field: "p_type", offset, .. }] if *offset == at as u64),
+                "header {header}, bit {bit}: {:?}",
+                input.problems()
+            );
+        }
+    }
+}
+
+#[test]
 fn notes_that_cannot_be_read_are_a_problem_not_a_failure() {
     let mut elf = Elf::le64().load(Load::new(0x1000, &page_of(1, 0x2000)));
     // Behind what is read to see what the file is.
