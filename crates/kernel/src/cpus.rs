@@ -7,7 +7,7 @@ use crate::VirtAddr;
 use crate::error::{KernelError, Result};
 use crate::kernel::Kernel;
 use crate::virt::VirtualMemory;
-use coresift_format::{Input, Notes};
+use coresift_format::{Input, Note, Notes};
 
 /// More cpus than this no machine has.
 const MAX_CPUS: u32 = 1 << 16;
@@ -33,41 +33,11 @@ impl NoteCpus {
     /// # Errors
     /// The dump has no such symbols (before Linux 6.0), or they cannot be read.
     pub fn find(kernel: &Kernel, input: &Input) -> Result<Self> {
-        const PURPOSE: &str = "telling the cpus of the register notes";
-        let symbols = kernel.symbols.as_ref().map_err(Clone::clone)?;
-        let at = |name| symbols.get(name, PURPOSE);
-        let mut reader = kernel.reader(input.memory());
-        let mut number = |at: VirtAddr, len: usize| -> Result<u64> {
-            let mut raw = [0; 8];
-            reader.read_virt(at, raw.get_mut(..len).unwrap_or_default())?;
-            Ok(u64::from_le_bytes(raw))
-        };
-        let possible = number(at("nr_cpu_ids")?, 4)? as u32;
-        if possible > MAX_CPUS {
-            return Err(KernelError::Implausible {
-                what: "nr_cpu_ids",
-                addr: at("nr_cpu_ids")?,
-                value: possible.into(),
-                hint: "; no machine has so many cpus",
-            });
-        }
-        let notes = number(at("crash_notes")?, 8)?;
-        let offsets = at("__per_cpu_offset")?;
-        let mut saved = Vec::new();
-        for cpu in 0..u64::from(possible) {
-            let at = VirtAddr(notes).plus(number(offsets.plus(8 * cpu), 8)?);
-            let mut raw = vec![0; NOTE_BYTES];
-            // A cpu that was never there has no area of its own.
-            saved.push(kernel.reader(input.memory()).read_virt(at, &mut raw).is_ok().then_some(raw));
-        }
+        let saved = saved(kernel, input)?;
+        let possible = saved.len() as u32;
         let endian = input.byte_order();
-        let registers = |data: &[u8]| {
-            let mut notes = Notes::new(data, endian);
-            notes
-                .find(|note| note.name == b"CORE" && note.kind == NT_PRSTATUS && !note.torn)
-                .map(|note| note.desc.to_vec())
-        };
-        let saved: Vec<Option<Vec<u8>>> = saved.iter().map(|raw| raw.as_deref().and_then(registers)).collect();
+        let registers = |raw: &Vec<u8>| Notes::new(raw, endian).find(is_registers).map(|note| note.desc.to_vec());
+        let saved: Vec<Option<Vec<u8>>> = saved.iter().map(|raw| raw.as_ref().and_then(registers)).collect();
         let found = Notes::new(input.notes(), endian).filter(|note| note.name == b"CORE" && note.kind == NT_PRSTATUS);
         let found: Vec<&[u8]> = found.map(|note| note.desc).collect();
         let unsaved = |desc: &&&[u8]| !saved.iter().any(|saved| saved.as_deref() == Some(**desc));
@@ -78,6 +48,53 @@ impl NoteCpus {
             notes: found.iter().map(|desc| owner(desc, &saved)).collect(),
         })
     }
+}
+
+/// The register notes that the cpus of `kernel` saved, each as it is in `crash_notes`, in the order of the cpus.
+///
+/// # Errors
+/// As [`NoteCpus::find`].
+pub fn saved_notes(kernel: &Kernel, input: &Input) -> Result<Vec<Vec<u8>>> {
+    let whole = |raw: &Vec<u8>| {
+        Notes::new(raw, input.byte_order()).next().is_some_and(|note| note.start == 0 && is_registers(&note))
+    };
+    Ok(saved(kernel, input)?.into_iter().flatten().filter(whole).collect())
+}
+
+fn is_registers(note: &Note<'_>) -> bool {
+    note.name == b"CORE" && note.kind == NT_PRSTATUS && !note.torn
+}
+
+/// The first bytes of each cpu's `crash_notes`, for as many cpus as there can be; `None` where they cannot be read.
+fn saved(kernel: &Kernel, input: &Input) -> Result<Vec<Option<Vec<u8>>>> {
+    const PURPOSE: &str = "telling the cpus of the register notes";
+    let symbols = kernel.symbols.as_ref().map_err(Clone::clone)?;
+    let at = |name| symbols.get(name, PURPOSE);
+    let mut reader = kernel.reader(input.memory());
+    let mut number = |at: VirtAddr, len: usize| -> Result<u64> {
+        let mut raw = [0; 8];
+        reader.read_virt(at, raw.get_mut(..len).unwrap_or_default())?;
+        Ok(u64::from_le_bytes(raw))
+    };
+    let possible = number(at("nr_cpu_ids")?, 4)? as u32;
+    if possible > MAX_CPUS {
+        return Err(KernelError::Implausible {
+            what: "nr_cpu_ids",
+            addr: at("nr_cpu_ids")?,
+            value: possible.into(),
+            hint: "; no machine has so many cpus",
+        });
+    }
+    let notes = number(at("crash_notes")?, 8)?;
+    let offsets = at("__per_cpu_offset")?;
+    let mut saved = Vec::new();
+    for cpu in 0..u64::from(possible) {
+        let at = VirtAddr(notes).plus(number(offsets.plus(8 * cpu), 8)?);
+        let mut raw = vec![0; NOTE_BYTES];
+        // A cpu that was never there has no area of its own.
+        saved.push(kernel.reader(input.memory()).read_virt(at, &mut raw).is_ok().then_some(raw));
+    }
+    Ok(saved)
 }
 
 /// The cpu that saved the registers `desc`, if it is one alone.

@@ -28,7 +28,7 @@ mod separate;
 mod tests;
 
 pub(crate) use adopt::describe;
-pub use adopt::{DebugFile, open_kernel};
+pub use adopt::{DebugFile, open_kernel, open_kernel_by_memory};
 pub use answers::{Answers, FoundSymbol, FoundType};
 pub use dwarf::DwarfTypes;
 pub use generate::vmcoreinfo;

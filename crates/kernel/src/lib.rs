@@ -41,7 +41,7 @@ mod vmcoreinfo;
 pub use btf::{Btf, BtfTypes};
 pub use class::{ClassSet, DumpLevel, PageClass, UnknownClass};
 pub use counters::Counters;
-pub use cpus::NoteCpus;
+pub use cpus::{NoteCpus, saved_notes};
 pub use error::{KernelError, Mismatch, Result};
 pub use kallsyms::{Coding, Kallsyms, Symbol};
 pub use kernel::{FoundInfo, Kernel, field, printable};

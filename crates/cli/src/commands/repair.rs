@@ -18,8 +18,9 @@ use std::path::PathBuf;
 /// not touched. A page of which it is not certain that the bytes are its own is lost.
 /// Of a split set, each part is repaired by itself.
 ///
-/// Exit code 0: nothing was missing. 3: OUT can be read, and lacks what is told. 4: not
-/// even the headers are left, and nothing was written.
+/// Exit code 0: nothing was missing. 3: OUT can be read, and lacks what is told, or what
+/// is told of it cannot be mended, or its kernel is not understood. 4: not even the
+/// headers are left, and nothing was written.
 #[derive(clap::Args)]
 #[command(after_help = help(), verbatim_doc_comment)]
 pub struct Args {
@@ -61,7 +62,11 @@ pub fn run(args: &Args) -> Exit {
     progress.finish();
     match result {
         Ok(done) => {
-            let exit = if done.complete { Exit::Ok } else { Exit::Incomplete };
+            // As `verify` of OUT: of a kernel that is not understood nothing tells whether headers and notes are right. What leads to the
+            // kernel may be in another part of a set.
+            let understood = done.not_understood.is_none() || done.part.is_some();
+            let whole = done.complete && done.still.is_empty() && understood;
+            let exit = if whole { Exit::Ok } else { Exit::Incomplete };
             if args.json { output::print_json(&done, exit) } else { output::print(&report(&done), exit) }
         }
         Err(error) => Failing::new(std::slice::from_ref(&args.dump), args.json).engine(&error),
@@ -96,10 +101,19 @@ fn report(done: &Repair) -> String {
     if done.lost.len() > LOST_SHOWN {
         line(format!("  and {} more, with --json", count((done.lost.len() - LOST_SHOWN) as u64)));
     }
+    for still in &done.still {
+        line(format!("  still    {still}"));
+    }
     let out = done.out.display();
     let why = done.not_understood.as_ref();
     let unsure =
         why.map_or_else(String::new, |why| format!(", as far as can be told of a kernel not understood: {why}"));
+    if !done.still.is_empty() {
+        line(format!(
+            "{out} has the sound pages, but is still damaged where nothing tells what is right: use another copy."
+        ));
+        return text;
+    }
     line(match (done.complete, &done.part) {
         (true, None) => format!("{out} holds all of it{unsure}."),
         (true, Some(part)) => format!("{out} holds all of {part}{unsure}."),

@@ -116,7 +116,12 @@ fn report(found: &Verification, set: bool) -> String {
     }
     debugger(&found.debugger, &mut line);
     let pages = if found.pages_read { "pages read" } else { "pages looked up" };
-    line(format!("{} {pages} in {}", count(found.pages.stored), text::seconds(found.seconds)));
+    // Also of pages whose data are damaged it is not true that they were read.
+    let read = match found.pages.lost() {
+        0 => count(found.pages.stored),
+        _ => format!("{} of {}", count(found.pages.sound), count(found.pages.stored)),
+    };
+    line(format!("{read} {pages} in {}", text::seconds(found.seconds)));
     line(conclusion(found, set));
     out
 }
@@ -127,6 +132,10 @@ fn conclusion(found: &Verification, set: bool) -> String {
         "`coresift repair PART OUT` of each part that is".to_owned()
     } else {
         format!("`coresift repair {} OUT`", found.file)
+    };
+    let missing = match found.pages.lost() {
+        1 => "1 page is missing".to_owned(),
+        lost => format!("{} pages are missing", count(lost)),
     };
     let set_only = found.checks.iter().filter(|check| check.verdict != Verdict::Good).all(|check| check.what == "set");
     match found.verdict {
@@ -139,11 +148,24 @@ fn conclusion(found: &Verification, set: bool) -> String {
             let parts = if set { "the parts that are missing" } else { "all parts of the set" };
             format!("Not the whole dump: name {parts}, too. `coresift join PART... OUT` makes one file of them.")
         }
+        Verdict::Incomplete if found.ended_early() && found.pages.lost() == 0 => {
+            "The dump is marked as ended early: pages that it does not name may be missing. What is there is sound."
+                .to_owned()
+        }
         Verdict::Incomplete if found.ended_early() => {
-            "The dump is incomplete: it ended early and says so. What is there is sound.".to_owned()
+            format!("The dump is incomplete: it ended early and says so; {missing}. What is there is sound.")
+        }
+        Verdict::Incomplete if found.pages.lost() > 0 => {
+            format!(
+                "The dump is incomplete: {missing}. What is there is sound; {repair} makes a dump that every reader opens."
+            )
         }
         Verdict::Incomplete => {
             format!("The dump is incomplete, and what is there is sound. {repair} makes a dump that every reader opens.")
+        }
+        Verdict::Damaged if !found.mendable => {
+            "The dump is damaged where nothing tells what is right, and repair cannot mend it: use another copy. Its pages are as told above."
+                .to_owned()
         }
         Verdict::Damaged => {
             format!("The dump is damaged. Use another copy, or make an openable one of what is sound with {repair}.")

@@ -1,7 +1,6 @@
 //! Writing an ELF core of the sound pages of another.
 
-use super::mend::OWN_VMCOREINFO;
-use super::{Failed, Job, Repair, mend};
+use super::{Failed, Job, Repair, notes};
 use crate::elf_segments::Placement;
 use crate::elf_writer::ElfWriter;
 use crate::observer::Stage;
@@ -33,13 +32,13 @@ impl Job<'_> {
             machine: headers.machine,
             flags: headers.flags & !ELF_INCOMPLETE,
         };
-        let mut notes = mend::whole_notes(self.input);
-        if let Some((at, text)) = mend::own_vmcoreinfo(self)
-            && let Some(place) = notes.get_mut(at..at + text.len())
-        {
-            place.copy_from_slice(&text);
-            report.changed.push(OWN_VMCOREINFO.to_owned());
-        }
+        let mut notes = match self.mended_notes(report) {
+            Some((notes, what)) => {
+                report.changed.push(what.to_owned());
+                notes
+            }
+            None => notes::whole(self.input),
+        };
         core.origin().into_iter().for_each(|origin| add_origin(&mut notes, headers.endian, origin));
         let (_, layout) = placement.layout(kind, &sources, notes.len() as u64).map_err(Failed::Read)?;
         let mut writer = ElfWriter::begin(Arc::clone(self.output), layout, placement, &sources, &notes, None)

@@ -1,6 +1,6 @@
 //! Writing a kdump-compressed file anew, with the page data where they are.
 
-use super::mend::OWN_VMCOREINFO;
+use super::mend::Witnesses;
 use super::{Failed, Job, Repair, mend};
 use crate::observer::Stage;
 use coresift_format::kdump::{Header, KdumpFile, PageDesc, PartIdentity, SIGNATURE, STATUS_INCOMPLETE};
@@ -18,7 +18,20 @@ impl Job<'_> {
     pub(super) fn kdump(&self, file: &KdumpFile, report: &mut Repair) -> Result<(), Failed> {
         let output = self.output;
         let (mut header, mut sub) = (file.header().clone(), file.sub_header().clone());
-        mend::headers(self, file, &mut header, &mut sub, &mut report.changed);
+        let notes = self.mended_notes(report);
+        let by = Witnesses {
+            input: self.input,
+            notes: notes.as_ref().map_or(self.input.notes(), |(notes, _)| notes),
+            kernel: self.kernel,
+            table: self.found.table,
+        };
+        mend::headers(&by, file, &mut header, &mut sub, &mut report.changed);
+        let notes_at = sub.offset_note;
+        // A damaged place may be that of the bitmaps.
+        let notes = notes.filter(|(notes, _)| {
+            notes_at >= report.page_size && notes_at.saturating_add(notes.len() as u64) <= file.bitmaps_at()
+        });
+        report.changed.extend(notes.iter().map(|(_, what)| (*what).to_owned()));
         self.judge(report);
         let main_header = |incomplete: bool| {
             let marked =
@@ -31,7 +44,6 @@ impl Job<'_> {
         // Without a sound page there is nothing behind the descriptors worth having; where the 2nd bitmap lost bits, it is more of them.
         let end = if self.found.counts.sound == 0 { data } else { file.bytes().len().max(data) };
         let block = report.page_size;
-        let vmcoreinfo = mend::own_vmcoreinfo(self).map(|(at, text)| (sub.offset_note.saturating_add(at as u64), text));
         let sub = sub.encode(header.header_version, file.layout());
         // Bitmaps may be mostly holes.
         output.admits(file.bitmaps_at())?;
@@ -46,9 +58,8 @@ impl Job<'_> {
         }
         output.write_at(&sub, block)?;
         self.copy(file.bytes(), block + sub.len() as u64, file.bitmaps_at(), &mut |_| {})?;
-        if let Some((at, text)) = vmcoreinfo {
-            output.write_at(&text, at)?;
-            report.changed.push(OWN_VMCOREINFO.to_owned());
+        if let Some((notes, _)) = notes {
+            output.write_at(&notes, notes_at)?;
         }
         let mut failed = None;
         file.each_bitmap_piece(|at, bits| {

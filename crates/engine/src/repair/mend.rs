@@ -1,22 +1,28 @@
-//! Headers and notes as they should be, as far as the rest of the file tells.
+//! Headers as they should be, as far as the rest of the file tells.
 
-use super::Job;
-use crate::verify::kernel_texts;
-use coresift_format::kdump::{Header, KdumpFile, Region, SubHeader};
-use coresift_format::{Field, Input, Notes};
+use crate::verify::known_status;
+use coresift_format::kdump::{Header, KdumpFile, Region, SubHeader, TableLook};
+use coresift_format::{Bits, Input, Notes};
+use coresift_kernel::Kernel;
 
-/// What was changed where [`own_vmcoreinfo`] was put in.
-pub(super) const OWN_VMCOREINFO: &str = "VMCOREINFO taken from the kernel's memory";
+/// What tells how headers should be.
+pub(super) struct Witnesses<'a> {
+    pub input: &'a Input,
+    /// The notes as they should be.
+    pub notes: &'a [u8],
+    pub kernel: Option<&'a Kernel>,
+    pub table: Option<TableLook>,
+}
 
 /// Takes out of the headers what cannot be true, and puts in what the rest of the file tells.
 pub(super) fn headers(
-    job: &Job<'_>,
+    by: &Witnesses<'_>,
     file: &KdumpFile,
     header: &mut Header,
     sub: &mut SubHeader,
     changed: &mut Vec<String>,
 ) {
-    let input = job.input;
+    let input = by.input;
     for region in [Region::Vmcoreinfo, Region::Notes, Region::Eraseinfo] {
         if !file.has_region(region) {
             region.set(sub, 0, 0);
@@ -36,7 +42,17 @@ pub(super) fn headers(
         ranges.into_iter().for_each(|pfn| *pfn = 0);
         changed.push("the range of a part, which the file is none of, set to zero".to_owned());
     }
-    let notes = Notes::new(input.notes(), input.byte_order());
+    let narrow = |pfn: u64| if file.layout().abi.bits() == Bits::B64 { pfn } else { pfn & 0xffff_ffff };
+    let range = (narrow(sub.start_pfn_64), narrow(sub.end_pfn_64));
+    if sub.split == 1 && header.header_version >= 6 && (sub.start_pfn, sub.end_pfn) != range {
+        (sub.start_pfn, sub.end_pfn) = range;
+        changed.push("start_pfn and end_pfn taken from start_pfn_64 and end_pfn_64".to_owned());
+    }
+    if header.status & !known_status() != 0 {
+        header.status &= known_status();
+        changed.push("bits of status that nothing is known to mean cleared".to_owned());
+    }
+    let notes = Notes::new(by.notes, input.byte_order());
     let place = notes.vmcoreinfo().map(|text| (sub.offset_note.saturating_add(text.start as u64), text.len() as u64));
     match place {
         Some((at, len)) if (sub.offset_vmcoreinfo, sub.size_vmcoreinfo) != (at, len) => {
@@ -55,17 +71,17 @@ pub(super) fn headers(
         header.nr_cpus = i32::try_from(cpus).unwrap_or(i32::MAX);
         changed.push(format!("nr_cpus set to {cpus}, the number of register notes"));
     }
-    let unnamed = job.found.table.map_or(0, |table| table.codecs & !header.status);
+    let unnamed = by.table.map_or(0, |table| table.codecs & !header.status);
     if unnamed != 0 {
         header.status |= unnamed;
         changed.push("codecs that pages are compressed with named in status".to_owned());
     }
-    of_kernel(job, header, sub, changed);
+    of_kernel(by.kernel, header, sub, changed);
 }
 
 /// Puts in what the kernel's memory tells of itself, unless the writer did not know the kernel.
-fn of_kernel(job: &Job<'_>, header: &mut Header, sub: &mut SubHeader, changed: &mut Vec<String>) {
-    let Some(kernel) = job.kernel.filter(|_| crate::verify::knew_kernel(header)) else { return };
+fn of_kernel(kernel: Option<&Kernel>, header: &mut Header, sub: &mut SubHeader, changed: &mut Vec<String>) {
+    let Some(kernel) = kernel.filter(|_| crate::verify::knew_kernel(header)) else { return };
     if header.utsname.as_flattened() != &kernel.utsname[..] {
         for (to, from) in header.utsname.iter_mut().zip(kernel.utsname.as_chunks::<65>().0) {
             *to = *from;
@@ -76,34 +92,4 @@ fn of_kernel(job: &Job<'_>, header: &mut Header, sub: &mut SubHeader, changed: &
         sub.phys_base = kernel.phys_base;
         changed.push("phys_base taken from the page tables".to_owned());
     }
-}
-
-/// VMCOREINFO as the kernel's memory has it, and where in the notes it belongs; `None` where it is there, or its length is another, as
-/// where a vmlinux told more.
-pub(super) fn own_vmcoreinfo(job: &Job<'_>) -> Option<(usize, Vec<u8>)> {
-    let notes = job.input.notes();
-    let place = Notes::new(notes, job.input.byte_order()).vmcoreinfo()?;
-    let text = notes.get(place.clone())?;
-    let fits = |own: &Vec<u8>| text.get(own.len()..).is_some_and(|padding| padding.iter().all(|byte| *byte == 0));
-    let mut own = kernel_texts(job.input, job.kernel?, job.effort).into_iter().filter(fits);
-    // Where several may be it, nothing tells which.
-    let (Some(own), None) = (own.next(), own.next()) else { return None };
-    (!text.starts_with(&own)).then_some((place.start, own))
-}
-
-/// The notes of `input`; one that was cut is made as short as what is left of it.
-pub(super) fn whole_notes(input: &Input) -> Vec<u8> {
-    /// Bytes in front of a note's name, and where in them the length of its data is (`n_descsz`).
-    const HEADER: usize = 12;
-    const DESC_SIZE: Field = Field { at: 4, size: 4 };
-    let (mut raw, endian) = (input.notes().to_vec(), input.byte_order());
-    let torn = Notes::new(input.notes(), endian).find(|note| note.torn);
-    let Some(torn) = torn else { return raw };
-    let name = (torn.name.len() + 1).next_multiple_of(4);
-    let start = torn.desc_offset.saturating_sub(name + HEADER);
-    match raw.get_mut(start..) {
-        Some(header) if !torn.desc.is_empty() => endian.put(header, DESC_SIZE, torn.desc.len() as u64),
-        _ => raw.truncate(start),
-    }
-    raw
 }

@@ -13,20 +13,24 @@
 mod elf;
 mod kdump;
 mod mend;
+pub(crate) mod notes;
 mod realign;
+
+use mend::Witnesses;
 
 use crate::error::EngineError;
 use crate::names::same_file;
-use crate::observer::Observer;
+use crate::observer::{Observer, Silent};
 use crate::stop::{Stop, StopReason};
 use crate::target::{Output, WriteFailed};
 use crate::verify::Verdict;
 use crate::verify::{
-    Effort, Look, PageCheck, PageCounts, PageProblem, against_kernel, check_pages, disagreements, lone_part, salvage,
+    Effort, Look, PageCheck, PageCounts, PageProblem, against_kernel, check_pages, check_structure, disagreements,
+    lone_part, salvage,
 };
+use coresift_format::kdump::BitmapFaults;
 use coresift_format::{FormatError, Input};
 use coresift_kernel::Kernel;
-use coresift_kernel::debuginfo::open_kernel;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
@@ -76,6 +80,8 @@ pub struct Repair {
     pub ended: Option<String>,
     /// The first of the lost pages, ascending.
     pub lost: Vec<PageProblem>,
+    /// What is still damaged in the repaired dump, because nothing tells what is right.
+    pub still: Vec<String>,
     /// Page size in bytes.
     pub page_size: u64,
 }
@@ -108,10 +114,14 @@ pub fn repair(
         readable: false,
     };
     let found = check_pages(&input, &look, &options.stop, observer).ok_or_else(interrupted)?;
-    let kernel = open_kernel(&input, None).map(|(kernel, _)| kernel);
-    let not_understood = kernel.as_ref().err().map(ToString::to_string);
-    let kernel = kernel.ok();
     let effort = if options.read_pages { Effort::AllPages } else { Effort::Symbols };
+    let kernel = crate::verify::kernel(&input, None)?;
+    let not_understood = kernel.as_ref().err().map(ToString::to_string);
+    let mut kernel = kernel.ok();
+    let problems = wrong(&input, &found, kernel.as_ref(), effort);
+    if !problems.is_empty() {
+        kernel = kernel.map(|kernel| notes::by_own_text(&input, kernel, effort));
+    }
     let mut report = Repair {
         file: input.name().to_owned(),
         file_bytes: input.file_len(),
@@ -120,7 +130,7 @@ pub fn repair(
         complete: false,
         part: lone_part(&input),
         not_understood,
-        found: misfit.iter().cloned().chain(wrong(&input, &found, kernel.as_ref(), effort)).collect(),
+        found: misfit.iter().cloned().chain(problems).collect(),
         changed: misfit
             .iter()
             .map(|_| "bits of the 2nd bitmap set or cleared, as the pages tell where they were".to_owned())
@@ -129,6 +139,7 @@ pub fn repair(
         unsaved: 0,
         ended: None,
         lost: Vec::new(),
+        still: Vec::new(),
         page_size: input.memory().page_size().bytes() as u64,
     };
     let output = Arc::new(Output::open(out, options.force, false)?);
@@ -156,12 +167,51 @@ pub fn repair(
         output.remove_new();
     }
     match done {
-        Ok(()) => Ok(report),
+        Ok(()) => {
+            // Of one in which nothing was wrong, nothing is.
+            if !report.complete {
+                report.still = still(out, effort)?;
+            }
+            Ok(report)
+        }
         Err(Failed::Read(error)) => Err(error),
         Err(Failed::Write(WriteFailed { offset, error, .. })) => {
             Err(EngineError::Write { path: out.to_owned(), offset, error, readable })
         }
     }
+}
+
+/// Whether a repair makes something of `input` that is less damaged.
+pub(crate) fn mends(input: &Input, found: &PageCheck, kernel: Option<&Kernel>, effort: Effort) -> bool {
+    let lost = found.counts.faults().into_iter().any(|(fault, pages)| fault.is_damage() && pages > 0);
+    let unclaimed = found.places.as_ref().is_some_and(|places| places.unclaimed.is_some()) && !input.incomplete();
+    let bitmaps =
+        input.as_kdump().is_some_and(|file| file.bitmap_faults().is_ok_and(|faults| faults != BitmapFaults::default()));
+    if lost || unclaimed || bitmaps || !input.problems().is_empty() {
+        return true;
+    }
+    let notes = notes::mended(input, kernel, effort);
+    let Some(file) = input.as_kdump() else { return notes.is_some() };
+    let (mut header, mut sub, mut changed) = (file.header().clone(), file.sub_header().clone(), Vec::new());
+    let by = Witnesses {
+        input,
+        notes: notes.as_ref().map_or(input.notes(), |(notes, _)| notes),
+        kernel,
+        table: found.table,
+    };
+    mend::headers(&by, file, &mut header, &mut sub, &mut changed);
+    notes.is_some() || !changed.is_empty()
+}
+
+/// What `verify` finds damaged in the repaired dump `out`: only what repair cannot mend. Its pages were read before.
+fn still(out: &Path, effort: Effort) -> Result<Vec<String>, EngineError> {
+    let input = salvage(out)?;
+    let look = Look { data: false, places: false, threads: NonZeroUsize::new(1) };
+    let found = check_pages(&input, &look, &Stop::default(), &Silent).unwrap_or_default();
+    let kernel = crate::verify::kernel(&input, None)?.ok();
+    let checks = check_structure(&input, &found)?;
+    let checks = checks.into_iter().chain(kernel.iter().flat_map(|kernel| against_kernel(&input, kernel, effort)));
+    Ok(checks.filter(|check| check.verdict == Verdict::Damaged).map(|check| check.detail).collect())
 }
 
 /// What is wrong besides pages.
@@ -215,6 +265,11 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// The notes as they should be, and what was changed in them, where something is wrong with the dump.
+    fn mended_notes(&self, report: &Repair) -> Option<(Vec<u8>, &'static str)> {
+        if report.found.is_empty() { None } else { notes::mended(self.input, self.kernel, self.effort) }
+    }
+
     /// Whether the new file will hold all that the old one promises, and so is not marked.
     fn judge(&self, report: &mut Repair) {
         let input = self.input;

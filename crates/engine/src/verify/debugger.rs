@@ -5,7 +5,7 @@ use crate::error::EngineError;
 use crate::explain::Explainer;
 use coresift_format::{Input, Pfn, ReadError};
 use coresift_kernel::debugger::{Need, Outcome, Reading, Step, walk};
-use coresift_kernel::debuginfo::{DebugFile, open_kernel};
+use coresift_kernel::debuginfo::{DebugFile, open_kernel, open_kernel_by_memory};
 use coresift_kernel::{Kernel, KernelError};
 use serde::Serialize;
 
@@ -43,14 +43,15 @@ pub struct DebuggerStep {
     pub rule: Option<String>,
 }
 
-/// The kernel of the dump, or why it is not understood.
+/// The kernel of the dump, or why it is not understood: also by what its memory has of its VMCOREINFO, where that of the notes is damaged.
 ///
 /// # Errors
 /// `debug` is of another kernel.
-pub(super) fn kernel(input: &Input, debug: Option<&DebugFile>) -> Result<Result<Kernel, KernelError>, EngineError> {
+pub(crate) fn kernel(input: &Input, debug: Option<&DebugFile>) -> Result<Result<Kernel, KernelError>, EngineError> {
     match open_kernel(input, debug) {
         Err(error @ KernelError::OtherKernel(_)) => Err(EngineError::Kernel { file: input.name().to_owned(), error }),
-        opened => Ok(opened.map(|(kernel, _)| kernel)),
+        Err(error) => Ok(open_kernel_by_memory(input).ok_or(error)),
+        Ok((kernel, _)) => Ok(Ok(kernel)),
     }
 }
 

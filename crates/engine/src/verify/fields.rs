@@ -10,6 +10,11 @@ use coresift_kernel::printable;
 /// The highest dump level there is.
 const MAX_LEVEL: i32 = 31;
 
+/// What bits of `status` are known to mean.
+pub fn known_status() -> u32 {
+    Codec::ALL.iter().fold(STATUS_INCOMPLETE | STATUS_EXCLUDED_VMEMMAP, |all, codec| all | codec.flag())
+}
+
 /// What does not agree, a sentence each. Only what every writer does alike is held against a file.
 pub fn disagreements(input: &Input, file: &KdumpFile, table: Option<TableLook>) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -84,8 +89,7 @@ pub fn disagreements(input: &Input, file: &KdumpFile, table: Option<TableLook>) 
     if !(0..=MAX_LEVEL).contains(&sub.dump_level) {
         wrong.push(format!("dump_level is {}, and levels are 0 to {MAX_LEVEL}", sub.dump_level));
     }
-    let codecs = Codec::ALL.iter().fold(0, |all, codec| all | codec.flag());
-    let unknown = header.status & !(codecs | STATUS_INCOMPLETE | STATUS_EXCLUDED_VMEMMAP);
+    let unknown = header.status & !known_status();
     if unknown != 0 {
         wrong.push(format!("status has {unknown:#x}, which nothing is known to mean"));
     }

@@ -15,11 +15,13 @@ mod pages;
 mod structure;
 mod witness;
 
+pub(crate) use debugger::kernel;
 pub use debugger::{DebuggerStep, DebuggerView};
 pub use fault::{Fault, PageCounts};
-pub(crate) use fields::disagreements;
+pub(crate) use fields::{disagreements, known_status};
 pub use pages::PageProblem;
 pub(crate) use pages::{Look, PageCheck, check as check_pages, misfit};
+pub(crate) use structure::check as check_structure;
 pub use structure::{Check, Verdict};
 pub(crate) use witness::{Effort, check as against_kernel, kernel_texts, knew_kernel};
 
@@ -69,6 +71,8 @@ pub struct Verification {
     pub problems: Vec<PageProblem>,
     /// What a debugger finds.
     pub debugger: DebuggerView,
+    /// Whether `repair` makes a better dump of it: where it is damaged, and the rest of it tells what is right or which pages are sound.
+    pub mendable: bool,
     /// Page size in bytes.
     pub page_size: u64,
     /// Wall time in seconds.
@@ -171,7 +175,8 @@ pub fn verify_set(
     let started = Instant::now();
     let mut input = salvage_set(paths)?;
     // Before the pages, which may take long: the debug information may be that of another kernel.
-    let kernel = debugger::kernel(&input, options.debug.as_ref())?;
+    let kernel = kernel(&input, options.debug.as_ref())?;
+    let effort = if options.read_pages { Effort::AllPages } else { Effort::Symbols };
     holes::judge(&mut input, kernel.as_ref().ok());
     let (found, mut checks) = match paths {
         [_] => {
@@ -184,9 +189,10 @@ pub fn verify_set(
         parts => check_parts(&input, parts, options, observer)?,
     };
     if let Ok(kernel) = &kernel {
-        let effort = if options.read_pages { Effort::AllPages } else { Effort::Symbols };
         checks.extend(against_kernel(&input, kernel, effort));
     }
+    let damaged = checks.iter().any(|check| check.verdict == Verdict::Damaged);
+    let mendable = damaged && crate::repair::mends(&input, &found, kernel.as_ref().ok(), effort);
     let debugger = debugger::view(&input, kernel);
     let verdicts = checks.iter().map(|check| check.verdict).chain(debugger.steps.iter().map(|step| step.verdict));
     let understood = if debugger.problem.is_none() { Verdict::Good } else { Verdict::NotUnderstood };
@@ -202,6 +208,7 @@ pub fn verify_set(
         pages: found.counts,
         problems: found.problems,
         debugger,
+        mendable,
         page_size: input.memory().page_size().bytes() as u64,
         seconds: started.elapsed().as_secs_f64(),
     })

@@ -38,7 +38,7 @@ const fn row(what: &'static str, verdict: Verdict, detail: String) -> Check {
 }
 
 /// All parts of `input`, whose pages were read with the outcome `found`.
-pub(super) fn check(input: &Input, found: &PageCheck) -> Result<Vec<Check>, EngineError> {
+pub fn check(input: &Input, found: &PageCheck) -> Result<Vec<Check>, EngineError> {
     let pages = &found.counts;
     let mut checks: Vec<Check> = input.problems().iter().map(header_problem).collect();
     if let Some(file) = input.as_kdump() {

@@ -1,6 +1,7 @@
 //! What the headers and notes say of the kernel, held against the kernel's own memory.
 
 use super::structure::{Check, Verdict};
+use crate::repair::notes;
 use coresift_format::Input;
 use coresift_format::kdump::{Header, SubHeader};
 use coresift_kernel::{Kernel, NoteCpus, field, find_in_memory, printable};
@@ -34,6 +35,11 @@ pub fn check(input: &Input, kernel: &Kernel, effort: Effort) -> Vec<Check> {
             Some(Err(detail)) => checks.push(Check { what: "kernel", verdict: Verdict::Damaged, detail }),
             None => {}
         }
+    }
+    // What is none of the above: the heads of notes, and registers of which the headers do not tell that the kernel saved them.
+    if checks.is_empty() && notes::differ(input, kernel, effort) == Some(true) {
+        let detail = "the notes are not those that the kernel's memory has".to_owned();
+        checks.push(Check { what: "kernel", verdict: Verdict::Damaged, detail });
     }
     if !agree.is_empty() {
         let detail = format!("{} as in the kernel's memory", agree.join(", "));

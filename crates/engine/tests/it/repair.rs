@@ -405,6 +405,48 @@ fn no_flipped_bit_of_a_field_that_leads_to_the_pages_costs_any() {
 }
 
 #[test]
+fn no_flipped_bit_of_the_notes_costs_any() {
+    let bench = Bench::new();
+    let image = Machine::new(KernelLayout::get("6.12")).cpus(2).symbols().ram(0x1000..0x1100).build();
+    let elf = crate::common::core(&image);
+    for file in [image.kdump().bytes(), elf] {
+        let whole = Input::from_bytes(Arc::new(file.clone())).unwrap().notes().to_vec();
+        let whole = whole.trim_ascii_end();
+        let start = file.windows(whole.len()).position(|window| window == whole).unwrap();
+        for at in (start..start + whole.len()).step_by(29) {
+            let mut damaged = file.clone();
+            damaged[at] ^= 1 << (at % 8);
+            let found = bench.verify(&damaged, true);
+            let (report, out) = bench.repair(&damaged).unwrap();
+            let again = bench.verify(&out, true);
+            let (what, notes) = (at - start, Input::from_bytes(Arc::new(out)).unwrap().notes().to_vec());
+            assert_eq!((found.verdict, found.mendable), (Verdict::Damaged, true), "{what}: {:?}", found.checks);
+            assert_eq!(
+                (again.verdict, &report.still[..]),
+                (Verdict::Incomplete, &[][..]),
+                "{what}: {:?}",
+                again.checks
+            );
+            assert!(notes.starts_with(whole), "{what}: {:?}", report.changed);
+        }
+    }
+}
+
+#[test]
+fn what_nothing_tells_is_named_and_not_mended_again_and_again() {
+    let bench = Bench::new();
+    let mut file = image().kdump().bytes();
+    // dump_level: nothing else in the file has it.
+    file[4096 + 8 + 3] ^= 0x40;
+    let (report, out) = bench.repair(&file).unwrap();
+    assert!(matches!(&report.still[..], [still] if still.contains("dump_level")), "{:?}", report.still);
+    for file in [file, out] {
+        let found = bench.verify(&file, true);
+        assert_eq!((found.verdict, found.mendable), (Verdict::Damaged, false), "{:?}", found.checks);
+    }
+}
+
+#[test]
 fn a_damaged_vmcoreinfo_is_taken_from_the_kernels_memory() {
     let bench = Bench::new();
     let image = Machine::new(KernelLayout::get("6.12")).cpus(2).symbols().ram(0x1000..0x1100).build();

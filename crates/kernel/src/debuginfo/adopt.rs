@@ -8,10 +8,13 @@ use super::{Vmlinux, build_id_of, chain, vmcoreinfo};
 use crate::error::{KernelError, Mismatch, Result};
 use crate::kernel::{FoundInfo, Kernel, UTSNAME_LEN, field, utsname_at};
 use crate::paging::{Paging, X86_64_4, X86_64_5};
+use crate::search::find_in_memory;
 use crate::space::{START_KERNEL_MAP, image_segment};
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
 use coresift_format::{Bytes, FileBytes, Input, Pfn, PhysAddr, PhysicalMemory};
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -130,6 +133,24 @@ pub fn open_kernel(input: &Input, debug: Option<&DebugFile>) -> Result<(Kernel, 
         }
     }
     Ok((kernel, found))
+}
+
+/// The kernel in `input` by a VMCOREINFO text in its memory, for a dump whose own is damaged: of several that lead to the kernel they are
+/// of, by the one with the most lines of the dump's own.
+#[must_use]
+pub fn open_kernel_by_memory(input: &Input) -> Option<Kernel> {
+    // Nothing of a machine's own memory is read that is not known to be safe.
+    if input.is_memory() {
+        return None;
+    }
+    let lines = |text: &[u8]| text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<HashSet<_>>();
+    let own = lines(input.vmcoreinfo().unwrap_or_default());
+    let mut texts: Vec<Vec<u8>> = find_in_memory(input.memory()).into_iter().map(|found| found.text).collect();
+    texts.sort_by_cached_key(|text| Reverse(lines(text).intersection(&own).count()));
+    texts.iter().find_map(|text| {
+        let kernel = Kernel::open(input, text).ok()?;
+        (kernel.info.text("OSRELEASE") == Some(&kernel.release)).then_some(kernel)
+    })
 }
 
 /// What is known of the kernel in `input` in VMCOREINFO's words: by the dump's own, which is given too, and by what `debug` adds.
