@@ -1,7 +1,7 @@
-//! A 2nd bitmap that does not have as many bits as the file has descriptors, mended by what the pages say of themselves.
+//! A 2nd bitmap that does not fit the descriptors of the file or its 1st bitmap, mended by what the pages say of themselves.
 
 use crate::error::EngineError;
-use crate::verify::misfit;
+use crate::verify::{misfit, outside_ram};
 use coresift_format::kdump::KdumpFile;
 use coresift_format::{Input, Machine, Pfn, PhysicalMemory};
 use coresift_kernel::own_place::{DirectMapStart, own_address};
@@ -12,7 +12,8 @@ const ASKED: u64 = 4096;
 /// `input` with a 2nd bitmap that fits its descriptors, and how it did not; as it is where it fits, or nothing tells what is wrong.
 pub(super) fn realign(input: Input) -> Result<(Input, Option<String>), EngineError> {
     let Some(file) = input.as_kdump().filter(|_| input.machine() == Machine::X86_64) else { return Ok((input, None)) };
-    let Some(what) = misfit(file.look_at_table().fit) else { return Ok((input, None)) };
+    let outside = outside_ram(file.bitmap_faults()?);
+    let Some(what) = misfit(file.look_at_table().fit).or(outside) else { return Ok((input, None)) };
     let Some(start) = direct_map_start(file) else { return Ok((input, None)) };
     let page = file.page_size();
     let tells = |bytes: &[u8]| Some(Pfn(own_address(bytes)?.checked_sub(start)? >> page.shift()));

@@ -4,7 +4,7 @@ use super::fault::{Fault, PageCounts};
 use super::fields;
 use super::pages::{PageCheck, misfit};
 use crate::error::EngineError;
-use coresift_format::kdump::{KdumpFile, Places, SubHeader};
+use coresift_format::kdump::{BitmapFaults, KdumpFile, Places, SubHeader};
 use coresift_format::{ElfCore, FormatError, Input, Notes, PhysicalMemory};
 use serde::Serialize;
 
@@ -106,15 +106,17 @@ fn bitmaps(file: &KdumpFile) -> Result<Check, EngineError> {
     if faults == Default::default() {
         return Ok(row("bitmaps", Verdict::Good, detail));
     }
-    for (bits, what) in [
-        (faults.outside_ram, "of the 2nd bitmap are no RAM by the 1st"),
-        (faults.behind_end, "are set behind the last page"),
-    ] {
-        if bits > 0 {
-            detail.push_str(&format!("; {bits} bits {what}"));
-        }
+    let behind = (faults.behind_end > 0).then(|| format!("{} bits are set behind the last page", faults.behind_end));
+    for what in outside_ram(faults).into_iter().chain(behind) {
+        detail.push_str("; ");
+        detail.push_str(&what);
     }
     Ok(row("bitmaps", Verdict::Damaged, detail))
+}
+
+/// How the 2nd bitmap contradicts the 1st.
+pub fn outside_ram(faults: BitmapFaults) -> Option<String> {
+    (faults.outside_ram > 0).then(|| format!("{} bits of the 2nd bitmap are no RAM by the 1st", faults.outside_ram))
 }
 
 fn places(file: &KdumpFile, found: &Places) -> Vec<Check> {

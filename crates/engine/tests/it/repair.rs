@@ -345,6 +345,23 @@ fn a_wrong_bit_of_the_2nd_bitmap_costs_the_pages_near_it_only() {
     }
 }
 
+#[test]
+fn bits_outside_ram_that_make_up_for_lost_ones_are_seen() {
+    let bench = Bench::new();
+    for file in files(&image_that_tells()) {
+        let (whole, second) = (pages(&file), second_bitmap(&file));
+        let mut damaged = file.clone();
+        // Two pages before the RAM, and two of the RAM less: as many bits as descriptors.
+        damaged[second + 0xff8 / 8] |= 0b1000_0001;
+        damaged[second + 0x1000 / 8] &= 0b0011_1111;
+        let found = bench.verify(&damaged, true);
+        assert_eq!(found.verdict, Verdict::Damaged, "{:?}", found.checks);
+        let (report, out) = bench.repair(&damaged).unwrap();
+        let saved = holds_what_is_left(&report, &out, &whole, "pages before the RAM");
+        assert!(saved + 40 >= whole.len() as u64, "{saved} of {}", whole.len());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]

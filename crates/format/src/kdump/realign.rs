@@ -96,22 +96,26 @@ impl KdumpFile {
         }
         let (mut bits, mut cleared) = (self.stored().clone(), Vec::new());
         let Some(count) = self.descriptors_by_data()? else { return Ok(None) };
-        // What is no RAM has no page: such a bit is known to be wrong.
-        let outside = bits.without(&self.maps.first_alone(&*self.bytes)?);
-        if bits.len() > count && bits.len() - count >= outside.len() {
+        // What is no RAM has no page: such a bit is known to be wrong, unless it is the 1st bitmap that is.
+        let mut outside = bits.without(&self.maps.first_alone(&*self.bytes)?);
+        if bits.len() >= count && bits.len() - count >= outside.len() {
             cleared.extend(pages_of(&outside, Pfn(0)..Pfn(u64::MAX)).take(MOST));
             bits = bits.without(&outside);
+            outside = PageSet::default();
         }
-        if bits.len() == count {
+        if bits.len() == count && outside.is_empty() {
             return Ok(Some(Realigned { bytes: self.bits_put(&[], &cleared)?, doubt: PageSet::default() }));
         }
-        let mut found = Search { ram: self.ram(), bits: &bits, open: Vec::new(), done: Vec::new() };
+        let mut found = Search { ram: self.ram(), bits: &bits, outside: &outside, open: Vec::new(), done: Vec::new() };
         self.each_page(count, |rank, page| {
             if let Some(pfn) = tells(page).filter(|pfn| self.ram().contains(*pfn)) {
                 found.add(Anchor { rank, pfn: pfn.0 });
             }
         })?;
-        let Some(Plan { set, clear, doubt, .. }) = found.plan(count, self.max_pfn().0) else { return Ok(None) };
+        let Some(Plan { gaps, set, clear, doubt }) = found.plan(count, self.max_pfn().0) else { return Ok(None) };
+        if gaps == 0 && set.is_empty() {
+            return Ok(None);
+        }
         cleared.extend(clear);
         let bytes = self.bits_put(&set, &cleared)?;
         Ok(Some(Realigned { bytes, doubt: PageSet::from_ranges(doubt) }))
@@ -199,6 +203,8 @@ struct Plan {
 struct Search<'a> {
     ram: &'a PageSet,
     bits: &'a PageSet,
+    /// Pages of `bits` that are no RAM by the 1st bitmap, where it is not known which of the two is wrong.
+    outside: &'a PageSet,
     /// Runs that may go on, the last one that did at the end.
     open: Vec<Run>,
     done: Vec<Run>,
@@ -269,16 +275,22 @@ impl Search<'_> {
         let mut plan = Plan::default();
         // Page frames and ranks before `pfn` and `rank` are done with.
         let (mut pfn, mut rank) = (0, 0);
+        // Whether a run that is too short to be believed said otherwise there.
+        let mut unheard = false;
         for run in runs {
-            let Some((first, last)) = run.ends(edge) else { continue };
-            self.gap(pfn..first.pfn, first.rank - rank, edge > 0 && rank > 0, &mut plan)?;
+            let Some((first, last)) = run.ends(edge) else {
+                unheard = true;
+                continue;
+            };
+            self.gap(pfn..first.pfn, first.rank - rank, unheard || edge > 0 && rank > 0, &mut plan)?;
+            unheard = false;
             let inside = |pfn: u64| (first.pfn..=last.pfn).contains(&pfn);
             plan.set.extend(run.lacking.iter().filter(|pfn| inside(**pfn)));
             let contradicted = run.contradicted.iter().filter(|range| inside(range.start) && inside(range.end));
             plan.doubt.extend(contradicted.filter(|_| edge > 0).map(|range| (Pfn(range.start), Pfn(range.end))));
             (pfn, rank) = (last.pfn + 1, last.rank + 1);
         }
-        self.gap(pfn..end, count.checked_sub(rank)?, false, &mut plan)?;
+        self.gap(pfn..end, count.checked_sub(rank)?, unheard, &mut plan)?;
         (rank > 0 && plan.set.len().max(plan.clear.len()) <= MOST).then_some(plan)
     }
 
@@ -286,8 +298,9 @@ impl Search<'_> {
     /// known.
     fn gap(&self, pages: Range<u64>, descriptors: u64, doubtful: bool, plan: &mut Plan) -> Option<()> {
         let (from, to) = (Pfn(pages.start), Pfn(pages.end));
-        let bits = self.bits.rank(to).saturating_sub(self.bits.rank(from));
-        if bits == descriptors && !doubtful {
+        let within = |set: &PageSet| set.rank(to).saturating_sub(set.rank(from));
+        let bits = within(self.bits);
+        if bits == descriptors && !doubtful && within(self.outside) == 0 {
             return Some(());
         }
         plan.gaps += u64::from(bits != descriptors);
