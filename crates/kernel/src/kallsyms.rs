@@ -206,6 +206,15 @@ impl Kallsyms {
         Ok(self.nearest(mem, addr)?.map(|(name, _, offset)| (name, offset)))
     }
 
+    /// Where the symbol at or before `addr` begins, without its name and so without a pass over the names.
+    ///
+    /// # Errors
+    /// As [`Self::lookup`].
+    pub(crate) fn start_of(&self, mem: &mut dyn VirtualMemory, addr: VirtAddr) -> Result<Option<VirtAddr>> {
+        let upto = self.partition(mem, |at| at <= addr)?;
+        upto.checked_sub(1).filter(|_| upto < self.count).map(|last| self.address(mem, self.coding, last)).transpose()
+    }
+
     /// As [`Self::symbol_at`], with the symbol's type in the middle.
     ///
     /// # Errors

@@ -53,6 +53,8 @@ const BTF: [&str; 2] = ["__start_BTF", "__stop_BTF"];
 pub struct Symbols {
     found: HashMap<&'static str, VirtAddr>,
     types: Result<Types>,
+    /// The dump's kallsyms, where the symbols are out of them.
+    kallsyms: Option<Kallsyms>,
 }
 
 /// What is kept of the kernel's types; the types themselves are several MiB.
@@ -139,14 +141,14 @@ impl Symbols {
     /// The dump has no kallsyms that can be found (before Linux 6.0), or they cannot be read.
     pub fn find(info: &VmcoreInfo, memory: &mut dyn VirtualMemory, wanted: &[&Wanted]) -> Result<Self> {
         let names: Vec<&'static str> = wanted.iter().flat_map(|w| w.symbols).chain(&BTF).copied().collect();
-        let (_, symbols) = Kallsyms::open(info, memory, &names)?;
+        let (kallsyms, symbols) = Kallsyms::open(info, memory, &names)?;
         let found: HashMap<_, _> = symbols.into_iter().map(|(name, symbol)| (name, symbol.address)).collect();
         let types = if wanted.iter().any(|w| w.asks_for_types()) {
             Types::read(&found, memory, wanted)
         } else {
             Ok(Types::default())
         };
-        Ok(Self { found, types })
+        Ok(Self { found, types, kallsyms: Some(kallsyms) })
     }
 
     /// The same out of a vmlinux, whose link addresses KASLR moved by `shift`.
@@ -159,7 +161,7 @@ impl Symbols {
             .into_iter()
             .map(|(name, symbol)| (name, VirtAddr(moved(symbol.address))))
             .collect();
-        Self { found, types: Ok(Types::default()) }.with_types_of(vmlinux, wanted)
+        Self { found, types: Ok(Types::default()), kallsyms: None }.with_types_of(vmlinux, wanted)
     }
 
     /// These symbols with the types of `vmlinux`.
@@ -210,6 +212,11 @@ impl Symbols {
     pub fn enumerator(&self, name: &'static str, purpose: &'static str) -> Result<u64> {
         let found = self.types()?.enumerators.get(name).copied();
         found.ok_or_else(|| KernelError::MissingKey { key: format!("the enumerator {name}"), purpose })
+    }
+
+    /// Where the function that `addr` lies in begins; `None` where no kallsyms tell.
+    pub(crate) fn function_start(&self, memory: &mut dyn VirtualMemory, addr: VirtAddr) -> Option<VirtAddr> {
+        self.kallsyms.as_ref()?.start_of(memory, addr).ok().flatten()
     }
 
     fn types(&self) -> Result<&Types> {

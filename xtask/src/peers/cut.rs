@@ -53,6 +53,9 @@ pub fn run(ours: &Path, raw: &Path, vmlinux: &Path, percent: &[f64]) -> Result<b
         for percent in percent {
             let row = row(&whole, vmlinux, &dump, *percent)?;
             println!("  {:>12} %{:>22}  {}", percent, row.pages, row.text());
+            for difference in &row.differences {
+                println!("      {difference}");
+            }
             good &= name != "coresift" || row.is_good(*percent);
         }
     }
@@ -63,6 +66,8 @@ struct Row {
     pages: String,
     /// For each command and for drgn: whether it answers as of the whole core; `None` where the dump was not opened.
     same: Vec<Option<bool>>,
+    /// Where the answers first differ.
+    differences: Vec<String>,
 }
 
 impl Row {
@@ -85,12 +90,31 @@ fn row(whole: &Whole, vmlinux: &Path, dump: &Path, percent: f64) -> Result<Row> 
     let cut = dump.with_extension("cut");
     let pages = kdump::cut(dump, &cut, percent)?;
     let commands: Vec<&str> = COMMANDS.iter().map(|row| row.0).collect();
-    let mut same: Vec<Option<bool>> = match whole.crash.ask(&cut, vmlinux, &commands)? {
-        Ok(answers) => answers.iter().zip(&whole.answers).map(|(a, b)| Some(a == b)).collect(),
-        Err(_) => vec![None; commands.len()],
-    };
-    same.push(drgn_tasks(&cut, vmlinux)?.ok().map(|tasks| tasks == whole.tasks));
-    Ok(Row { pages: format!("{} of {}", pages.0, pages.1), same })
+    // As many answers as there are commands, or none.
+    let answers = whole.crash.ask(&cut, vmlinux, &commands)?.unwrap_or_default();
+    let tasks = drgn_tasks(&cut, vmlinux)?.ok();
+    let given = (0..commands.len()).map(|i| answers.get(i)).chain([tasks.as_ref()]);
+    let expected = whole.answers.iter().chain([&whole.tasks]);
+    let pairs: Vec<_> = given.zip(expected).collect();
+    let same = pairs.iter().map(|(given, expected)| given.map(|given| given == *expected)).collect();
+    let differences = commands.iter().chain([&"drgn"]).zip(&pairs);
+    let differences =
+        differences.filter_map(|(command, (given, expected))| first_difference(command, (*given)?, expected));
+    Ok(Row { pages: format!("{} of {}", pages.0, pages.1), same, differences: differences.collect() })
+}
+
+/// The first line that `given` and `expected` do not share.
+fn first_difference(command: &str, given: &str, expected: &str) -> Option<String> {
+    let (mut given, mut expected) = (given.lines(), expected.lines());
+    loop {
+        match (given.next(), expected.next()) {
+            (None, None) => return None,
+            (a, b) if a == b => {}
+            (a, b) => {
+                return Some(format!("{command}: {:?} and not {:?}", a.unwrap_or_default(), b.unwrap_or_default()));
+            }
+        }
+    }
 }
 
 fn by_coresift(ours: &Path, raw: &Path, folder: &Path) -> Result<PathBuf> {

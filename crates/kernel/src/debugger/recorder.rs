@@ -40,6 +40,11 @@ impl<'m> Recorder<'m> {
         Self { memory, seen: Mutex::default() }
     }
 
+    /// The memory, unwatched.
+    pub(super) const fn memory(&self) -> &'m dyn PhysicalMemory {
+        self.memory
+    }
+
     /// Notes the pages of `len` bytes from `addr` on.
     pub(super) fn note(&self, addr: PhysAddr, len: u64) {
         let page = self.memory.page_size();

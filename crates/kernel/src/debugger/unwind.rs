@@ -9,6 +9,12 @@ use crate::virt::VirtAddr;
 const BLOCK: u64 = 256;
 /// `struct orc_entry`, packed, where BTF does not have it.
 const ENTRY: u64 = 6;
+/// Code before a place in a function that may be the function's: where it begins is not known, and the largest functions there are.
+const UNKNOWN_START: u64 = 4 << 10;
+const MAX_FUNCTION: u64 = 64 << 10;
+/// Bytes of an instruction of x86-64: over a function 4 to 5, at the most 15.
+const INSTRUCTION: u64 = 6;
+const PAGE: u64 = 4096;
 /// Blocks looked up: as much code as the largest stacks of any machine run through.
 const MAX_BLOCKS: usize = 1 << 16;
 
@@ -54,8 +60,14 @@ pub(super) fn of_stacks(w: &mut Walker<'_>) -> Work {
     let text = w.symbol("_stext")?;
     let size = w.size("orc_entry").unwrap_or(ENTRY);
     for block in blocks {
-        // Where a function begins is looked at as well, which may be in the page before.
-        w.need("code on a stack", text.plus(block * BLOCK), BLOCK);
+        let code = text.plus(block * BLOCK);
+        w.need("code on a stack", code, BLOCK);
+        let start = w.function_start(code).unwrap_or(VirtAddr(code.0.wrapping_sub(UNKNOWN_START)));
+        let start = VirtAddr(start.0.max(text.0).max(code.0.saturating_sub(MAX_FUNCTION)));
+        // Without ORC crash has gdb disassemble from where the function begins, as many instructions as there are bytes to the place.
+        let disassembled = (code.0 + BLOCK - start.0) * INSTRUCTION;
+        (0..=disassembled / PAGE).for_each(|page| w.may_need(start.plus(page * PAGE)));
+        w.may_need(start.plus(disassembled));
         if block + 1 >= count {
             continue;
         }

@@ -169,6 +169,12 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// Where the function that `addr` lies in begins, as far as it is known. What is read to find it is not noted: a debugger asks vmlinux.
+    pub(super) fn function_start(&self, addr: VirtAddr) -> Option<VirtAddr> {
+        let symbols = self.kernel.symbols.as_ref().ok()?;
+        symbols.function_start(&mut self.kernel.reader(self.recorder.memory()), addr)
+    }
+
     /// The offset of a member: VMCOREINFO's, else BTF's.
     pub(super) fn offset(&self, structure: &'static str, member: &'static str) -> Result<u64> {
         match self.kernel.info.offset(&format!("{structure}.{member}"))? {
