@@ -179,7 +179,6 @@ fn an_address_belongs_to_the_symbol_before_it() {
         assert_eq!(at(BASE + 959 * 64), None);
         assert_eq!(at(u64::MAX), None);
         let mut start = |addr: u64| tables.start_of(&mut memory, VirtAddr(addr)).unwrap();
-        assert_eq!(start(BASE - 1), None);
         assert_eq!(start(BASE + 700 * 64 + 5), Some(VirtAddr(BASE + 700 * 64)));
         assert_eq!(start(BASE + 959 * 64), None);
     }
