@@ -196,6 +196,13 @@ fn debugger(found: &DebuggerView, line: &mut impl FnMut(String)) {
             line(format!("    first {first}{pfn}{rule}"));
         }
     }
+    if found.without_symbols.is_some() {
+        line(
+            "The symbols that these steps look by cannot be read from the dump: `--vmlinux FILE` takes those of the kernel's \
+             vmlinux, as crash and drgn do."
+                .to_owned(),
+        );
+    }
 }
 
 /// One problem: the page, its address, its place in the file, and what is wrong.

@@ -26,7 +26,7 @@ use crate::target::{Output, WriteFailed};
 use crate::verify::Verdict;
 use crate::verify::{
     Effort, Look, PageCheck, PageCounts, PageProblem, against_kernel, check_pages, check_structure, disagreements,
-    lone_part, salvage,
+    ended_early, lone_part, salvage,
 };
 use coresift_format::kdump::BitmapFaults;
 use coresift_format::{FormatError, Input};
@@ -184,7 +184,7 @@ pub fn repair(
 /// Whether a repair makes something of `input` that is less damaged.
 pub(crate) fn mends(input: &Input, found: &PageCheck, kernel: Option<&Kernel>, effort: Effort) -> bool {
     let lost = found.counts.faults().into_iter().any(|(fault, pages)| fault.is_damage() && pages > 0);
-    let unclaimed = found.places.as_ref().is_some_and(|places| places.unclaimed.is_some()) && !input.incomplete();
+    let unclaimed = found.places.as_ref().is_some_and(|places| places.unclaimed.is_some()) && !ended_early(input);
     let bitmaps =
         input.as_kdump().is_some_and(|file| file.bitmap_faults().is_ok_and(|faults| faults != BitmapFaults::default()));
     if lost || unclaimed || bitmaps || !input.problems().is_empty() {

@@ -2,7 +2,7 @@
 
 use super::{LostPages, LostRange, Unflattened};
 use crate::error::EngineError;
-use coresift_format::kdump::{KdumpFile, PageDesc};
+use coresift_format::kdump::{Header, KdumpFile, PageDesc};
 use coresift_format::{Claims, ElfHeaders, FileBytes, Input, Pfn, Rearranged, Written};
 use std::fs::File;
 use std::io;
@@ -70,8 +70,21 @@ fn kdump(path: &Path, written: Written, made: &mut Unflattened) -> Result<Option
     });
     back.flush();
     back.result.map_err(failed(table))?;
+    name_codecs(&file, &target).map_err(failed(0))?;
     target.sync_data().map_err(failed(0))?;
     Ok(None)
+}
+
+/// Names in `status` the codecs of the pages that arrived: in a stream they come last, and crash prepares only those that are named.
+fn name_codecs(file: &KdumpFile, target: &File) -> io::Result<()> {
+    let status = file.header().status | file.look_at_table().codecs;
+    if status == file.header().status {
+        return Ok(());
+    }
+    let layout = file.layout();
+    let at = Header::offset_of("status", layout.abi);
+    let header = Header { status, ..file.header().clone() }.encode(layout);
+    target.write_all_at(header.get(at as usize..).and_then(|field| field.get(..4)).unwrap_or_default(), at)
 }
 
 /// Descriptors to be filled with zeros.

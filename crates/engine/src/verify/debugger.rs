@@ -18,6 +18,8 @@ pub struct DebuggerView {
     pub problem: Option<String>,
     /// Step by step.
     pub steps: Vec<DebuggerStep>,
+    /// Why the dump's own symbols (kallsyms) could not be read, by which the steps look: a debugger that has vmlinux may find more.
+    pub without_symbols: Option<String>,
 }
 
 /// One thing a debugger is after.
@@ -60,7 +62,8 @@ pub(super) fn view(input: &Input, kernel: Result<Kernel, KernelError>) -> Debugg
     let kernel = match kernel {
         Ok(kernel) => kernel,
         Err(error) => {
-            return DebuggerView { release: None, problem: Some(error.to_string()), steps: Vec::new() };
+            let problem = Some(error.to_string());
+            return DebuggerView { release: None, problem, steps: Vec::new(), without_symbols: None };
         }
     };
     let steps = walk(&kernel, input.memory(), Reading::Contents);
@@ -75,6 +78,7 @@ pub(super) fn view(input: &Input, kernel: Result<Kernel, KernelError>) -> Debugg
         release: Some(kernel.release.clone()),
         problem: None,
         steps: steps.iter().map(|step| row(step, &mut rule)).collect(),
+        without_symbols: kernel.symbols.as_ref().err().map(ToString::to_string),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use coresift_format::codec::Codec;
 use coresift_format::kdump::{
-    KdumpFile, MAX_VERSION, Region, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader, TableLook,
+    Header, KdumpFile, MAX_VERSION, Region, STATUS_EXCLUDED_VMEMMAP, STATUS_INCOMPLETE, SubHeader, TableLook,
 };
 use coresift_format::{FormatError, Input, Notes, PhysicalMemory};
 use coresift_kernel::printable;
@@ -93,8 +93,10 @@ pub fn disagreements(input: &Input, file: &KdumpFile, table: Option<TableLook>) 
     if unknown != 0 {
         wrong.push(format!("status has {unknown:#x}, which nothing is known to mean"));
     }
-    // crash prepares only the codecs that are named here.
-    let unnamed = table.map_or(0, |table| table.codecs & !header.status);
+    // crash prepares only the codecs that are named here. A stream has them last, and they may not have arrived.
+    let status_at = Header::offset_of("status", file.layout().abi);
+    let arrived = !file.bytes().lacks(status_at..status_at + 4);
+    let unnamed = table.filter(|_| arrived).map_or(0, |table| table.codecs & !header.status);
     if unnamed != 0 {
         let names: Vec<&str> = Codec::ALL.iter().filter(|c| c.flag() & unnamed != 0).map(|c| c.name()).collect();
         wrong.push(format!("status does not name {}, which pages are compressed with", names.join(" and ")));

@@ -22,8 +22,8 @@ pub(crate) use fields::{disagreements, known_status};
 pub use pages::PageProblem;
 pub(crate) use pages::{Look, PageCheck, check as check_pages, misfit};
 pub(crate) use structure::check as check_structure;
-pub(crate) use structure::outside_ram;
 pub use structure::{Check, Verdict};
+pub(crate) use structure::{ended_early, outside_ram};
 pub(crate) use witness::{Effort, check as against_kernel, kernel_texts, knew_kernel};
 
 use crate::error::EngineError;

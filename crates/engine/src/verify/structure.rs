@@ -58,7 +58,7 @@ pub fn check(input: &Input, found: &PageCheck) -> Result<Vec<Check>, EngineError
         checks.extend(
             found.table.and_then(|table| misfit(table.fit)).map(|what| row("descriptors", Verdict::Damaged, what)),
         );
-        checks.extend(found.places.iter().flat_map(|found| places(file, found)));
+        checks.extend(found.places.iter().flat_map(|found| places(found, ended_early(input))));
     }
     checks.extend(input.as_elf().and_then(ElfCore::hole_note).map(|note| row("holes", Verdict::Good, note)));
     checks.push(faults(input, pages));
@@ -119,7 +119,12 @@ pub fn outside_ram(faults: BitmapFaults) -> Option<String> {
     (faults.outside_ram > 0).then(|| format!("{} bits of the 2nd bitmap are no RAM by the 1st", faults.outside_ram))
 }
 
-fn places(file: &KdumpFile, found: &Places) -> Vec<Check> {
+/// Whether the file is known not to be whole: it may have descriptors without data, and data without descriptors.
+pub fn ended_early(input: &Input) -> bool {
+    input.incomplete() || input.truncated().is_some()
+}
+
+fn places(found: &Places, ended_early: bool) -> Vec<Check> {
     let mut detail = format!("{} places, shared by {} more pages", found.places, found.shared);
     if found.unused > 0 {
         detail.push_str(&format!("; {} bytes between them belong to no page", found.unused));
@@ -129,8 +134,7 @@ fn places(file: &KdumpFile, found: &Places) -> Vec<Check> {
     }
     let verdict = if found.overlapping > 0 { Verdict::Damaged } else { Verdict::Good };
     let mut rows = vec![row("page data", verdict, detail)];
-    // A file that ended early has data whose descriptors were not written.
-    if let Some((offset, len)) = found.unclaimed.filter(|_| !file.incomplete()) {
+    if let Some((offset, len)) = found.unclaimed.filter(|_| !ended_early) {
         let detail =
             format!("{len} bytes at file offset {offset} look like page data, and no descriptor points at them");
         rows.push(row("page data", Verdict::Damaged, detail));
@@ -157,8 +161,7 @@ fn faults(input: &Input, pages: &PageCounts) -> Check {
     let detail = some.iter().fold(format!("{} of {} are sound", pages.sound, pages.stored), |text, (fault, pages)| {
         format!("{text}; {pages} {}", fault.text())
     });
-    // Only a file that says it ended early may have descriptors without data.
-    let marked = input.incomplete() || input.truncated().is_some();
+    let marked = ended_early(input);
     let of = |(fault, _): &(Fault, u64)| match fault {
         Fault::Unwritten if !marked => Verdict::Damaged,
         fault if fault.is_damage() => Verdict::Damaged,
