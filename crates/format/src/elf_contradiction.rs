@@ -88,7 +88,14 @@ pub fn problems(file: &str, headers: &ElfHeaders, contested: &[(u64, u64)]) -> V
         let rule = format!("its p_vaddr is {:#x}, and most others are mapped {shift:#x} above p_paddr", segment.vaddr);
         problem("p_paddr of PT_LOAD", headers.table.start, segment.paddr, rule)
     });
-    overlapping.into_iter().chain(elsewhere).collect()
+    let smaller = headers.segments.iter().find(|segment| segment.mem_size < segment.file_size).map(|segment| {
+        let rule = format!(
+            "the PT_LOAD at p_paddr {1:#x} has a p_filesz of {0:#x}, which is never more",
+            segment.file_size, segment.paddr
+        );
+        problem("p_memsz", headers.table.start, segment.mem_size, rule)
+    });
+    overlapping.into_iter().chain(elsewhere).chain(smaller).collect()
 }
 
 /// A segment that alone is mapped elsewhere than others, and where most are: there are the direct map and the kernel's image.

@@ -69,6 +69,24 @@ impl ElfCore {
     /// As [`ElfHeaders::read`].
     pub fn open(bytes: Arc<dyn Bytes>, page: PageSize) -> Result<Self> {
         let headers = ElfHeaders::read(&*bytes)?;
+        Ok(Self::with(bytes, headers, page))
+    }
+
+    /// The same core with the segment `of` elsewhere, for who knows better than its program header.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn with_segment(&self, of: &Segment, put: Segment) -> Result<Self> {
+        let mut headers = ElfHeaders::read(&*self.bytes)?;
+        headers.segments.iter_mut().filter(|segment| *segment == of).for_each(|segment| *segment = put);
+        let mut core = Self::with(Arc::clone(&self.bytes), headers, self.page);
+        // The notes and what is wrong with the file are known.
+        core.take_notes();
+        Ok(core)
+    }
+
+    /// Reads the file `bytes` by what `headers` say.
+    fn with(bytes: Arc<dyn Bytes>, headers: ElfHeaders, page: PageSize) -> Self {
         let claims = headers.segments.iter().filter(|s| s.has_paddr(headers.bits)).map(|s| Extent {
             start: s.paddr,
             end: s.paddr.saturating_add(s.file_size),
@@ -103,7 +121,7 @@ impl ElfCore {
         core.headers.problems.extend(core.cut_short());
         core.headers.problems.extend(core.never_written());
         core.headers.problems.append(&mut core.holes.problems);
-        Ok(core)
+        core
     }
 
     /// The segment data that nobody wrote.
@@ -176,6 +194,12 @@ impl ElfCore {
     #[must_use]
     pub const fn headers(&self) -> &ElfHeaders {
         &self.headers
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn bytes(&self) -> &dyn Bytes {
+        &*self.bytes
     }
 
     /// The notes, without the one of [`ElfOrigin`], and what is wrong with the file.

@@ -180,6 +180,17 @@ impl Input {
         Ok(self)
     }
 
+    /// The same ELF core with its segment `of` read as `put` says.
+    ///
+    /// # Errors
+    /// As [`Self::salvage`].
+    pub fn with_segment(mut self, of: &Segment, put: Segment) -> Result<Self> {
+        if let Source::Elf(core) = &self.source {
+            self.source = Source::Elf(Box::new(core.with_segment(of, put)?));
+        }
+        Ok(self)
+    }
+
     fn from_bytes_with(
         bytes: Arc<dyn Bytes>,
         detect: fn(&dyn Bytes) -> Result<Kind>,

@@ -1,10 +1,10 @@
 //! What a debugger reads before anything else of the memory map: where it hangs, not what it says of pages.
 
 use crate::direct_map;
+use crate::direct_map::image_offset;
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memmap::{MapRange, MemoryModel};
-use crate::space::START_KERNEL_MAP;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use coresift_format::{PageSet, PageSize, PhysicalMemory};
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ const MAX_VMALLOC: usize = 1 << 20;
 #[must_use]
 pub fn vmalloc(kernel: &Kernel, memory: &dyn PhysicalMemory) -> PageSet {
     let Some(linear) = direct_map::offset(kernel, memory) else { return PageSet::default() };
-    let image = START_KERNEL_MAP.wrapping_sub(kernel.phys_base);
+    let image = image_offset(kernel);
     let in_memmap = |virt: VirtAddr| {
         let len = |r: &MapRange| (r.end.0 - r.start.0).saturating_mul(kernel.memmap.struct_size);
         kernel.memmap.ranges().iter().any(|r| virt >= r.map && virt.0 - r.map.0 < len(r))

@@ -28,6 +28,12 @@ pub fn offset(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Option<u64> {
     Some(node.0.wrapping_sub(reader.translate(node).ok()?.0.0))
 }
 
+/// What the mapping of the kernel image adds to a physical address.
+#[must_use]
+pub const fn image_offset(kernel: &Kernel) -> u64 {
+    START_KERNEL_MAP.wrapping_sub(kernel.phys_base)
+}
+
 /// The kernel image, and then each run of RAM in the direct map: the segments that a capture kernel makes. `None` where the direct map is
 /// not found.
 #[must_use]
@@ -39,7 +45,7 @@ pub fn segments(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Option<Vec<Mapp
 /// The kernel image, from `_text` to `_end`. Where these symbols are not known, as all before 6.0, what is mapped as the image: the kernel
 /// unmaps what lies outside of it (`cleanup_highmap`), to 2 MiB, and within it what it gives back.
 fn image(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Vec<Mapped> {
-    let physical = |vaddr: u64| vaddr.wrapping_sub(START_KERNEL_MAP).wrapping_add(kernel.phys_base);
+    let physical = |vaddr: u64| vaddr.wrapping_sub(image_offset(kernel));
     let mapped = |vaddr, bytes| Mapped { vaddr, paddr: physical(vaddr), bytes };
     if let Some(image) = protected::image_by_symbols(kernel) {
         return vec![mapped(image.start, image.end - image.start)];

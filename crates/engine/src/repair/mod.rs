@@ -102,7 +102,7 @@ pub fn repair(
     if same_file(path, out) {
         return Err(EngineError::TargetIsInput { path: out.to_owned() });
     }
-    let (input, misfit) = realign::realign(salvage(path)?)?;
+    let (input, put_right) = realign::realign(salvage(path)?)?;
     if input.as_elf().is_some() {
         Output::check_elf(out)?;
     }
@@ -130,11 +130,8 @@ pub fn repair(
         complete: false,
         part: lone_part(&input),
         not_understood,
-        found: misfit.iter().cloned().chain(problems).collect(),
-        changed: misfit
-            .iter()
-            .map(|_| "bits of the 2nd bitmap set or cleared, as the pages tell where they were".to_owned())
-            .collect(),
+        found: put_right.iter().map(|(wrong, _)| wrong.clone()).chain(problems).collect(),
+        changed: put_right.iter().map(|(_, done)| (*done).to_owned()).collect(),
         pages: found.counts,
         unsaved: 0,
         ended: None,

@@ -5,6 +5,7 @@
 //!                      │     fields.rs: header fields that have to agree
 //!                      ├─> pages.rs: every page read and decompressed, on all cpus; whose data are whose
 //!                      ├─> witness.rs: headers and notes against what the kernel's memory says of the same
+//!                      │     segments.rs: program headers against its mappings
 //!                      └─> debugger.rs: banner, cpus, tasks, modules, stacks; the first missing page, and the rule that dropped it
 //! ```
 
@@ -12,6 +13,7 @@ mod debugger;
 mod fault;
 mod fields;
 mod pages;
+mod segments;
 mod structure;
 mod witness;
 
@@ -21,6 +23,7 @@ pub use fault::{Fault, PageCounts};
 pub(crate) use fields::{disagreements, known_status};
 pub use pages::PageProblem;
 pub(crate) use pages::{Look, PageCheck, check as check_pages, misfit};
+pub(crate) use segments::misplaced;
 pub(crate) use structure::check as check_structure;
 pub use structure::{Check, Verdict};
 pub(crate) use structure::{ended_early, outside_ram};

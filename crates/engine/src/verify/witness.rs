@@ -1,5 +1,6 @@
 //! What the headers and notes say of the kernel, held against the kernel's own memory.
 
+use super::segments::misplaced;
 use super::structure::{Check, Verdict};
 use crate::repair::notes;
 use coresift_format::Input;
@@ -23,8 +24,13 @@ pub enum Effort {
     AllPages,
 }
 
-const ROWS: [Row; 4] =
-    [("utsname", utsname), ("phys_base", phys_base), ("VMCOREINFO", vmcoreinfo), ("registers", registers)];
+const ROWS: [Row; 5] = [
+    ("utsname", utsname),
+    ("phys_base", phys_base),
+    ("segments", segments),
+    ("VMCOREINFO", vmcoreinfo),
+    ("registers", registers),
+];
 
 /// One check for all that agrees, and one for each thing that does not.
 pub fn check(input: &Input, kernel: &Kernel, effort: Effort) -> Vec<Check> {
@@ -77,6 +83,11 @@ fn phys_base(input: &Input, kernel: &Kernel, _: Effort) -> Option<Result<(), Str
     } else {
         Err(format!("phys_base of the sub header is {phys_base:#x}, and {:#x} by the page tables", kernel.phys_base))
     })
+}
+
+/// Where memory is and where it is mapped, which the program headers of a core tell both.
+fn segments(input: &Input, kernel: &Kernel, _: Effort) -> Option<Result<(), String>> {
+    Some(misplaced(input, kernel)?.map_err(|wrong| wrong.to_string()))
 }
 
 /// VMCOREINFO as the kernel's memory has it: one text, or where the symbols do not tell its place, all that it may be.

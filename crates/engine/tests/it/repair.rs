@@ -381,6 +381,34 @@ proptest! {
 }
 
 #[test]
+fn no_flipped_bit_of_a_segments_addresses_costs_any() {
+    let bench = Bench::new();
+    let file = crate::common::core(&image_that_tells());
+    let whole = Input::from_bytes(Arc::new(file.clone())).unwrap();
+    let number = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    // The program header of the memory from 0x3000000 on.
+    let header = (64..4096).step_by(8).find(|at| number(*at) == 0x300_0000).unwrap() - 24;
+    // p_vaddr and p_paddr.
+    for (at, bit) in (header + 16..header + 32).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+        let what = format!("bit {bit} of the byte at {at}");
+        let mut damaged = file.clone();
+        damaged[at] ^= 1 << bit;
+        let found = bench.verify(&damaged, true);
+        assert_eq!(found.verdict, Verdict::Damaged, "{what}: {:?}", found.checks);
+        let (_, out) = bench.repair(&damaged).unwrap();
+        let out = Input::from_bytes(Arc::new(out)).unwrap();
+        assert!(out.memory().stored().all_runs().eq(whole.memory().stored().all_runs()), "{what}");
+        let mut pages = [vec![0; 4096], vec![0; 4096]];
+        for pfn in whole.memory().stored().all_runs().flat_map(|(start, end)| start.0..end.0) {
+            let [one, other] = &mut pages;
+            whole.memory().view().read(PhysAddr(pfn * 4096), one).unwrap();
+            out.memory().view().read(PhysAddr(pfn * 4096), other).unwrap();
+            assert!(one == other, "{what}: page frame {pfn:#x}");
+        }
+    }
+}
+
+#[test]
 fn no_flipped_bit_of_the_place_of_the_notes_costs_any() {
     let bench = Bench::new();
     let image = image();
