@@ -14,6 +14,8 @@ const BITMAP_BLOCKS: usize = 436;
 const DUMP_LEVEL: u64 = 8;
 /// Bytes of a page descriptor: the offset of the data, their size and flags, and a field without use.
 const DESCRIPTOR: usize = 24;
+/// What a page of 4 KiB takes at the most.
+const MOST_STORED: u64 = 4096;
 /// DUMP_DH_COMPRESSED_INCOMPLETE in `status`.
 const INCOMPLETE: u32 = 8;
 
@@ -93,14 +95,16 @@ pub fn cut(dump: &Path, cut: &Path, percent: f64) -> Result<(u64, u64)> {
     Ok((left, count))
 }
 
-/// Bytes of the page data that descriptors of `dump` point at, each counted as often as it is shared.
+/// Bytes of the page data that descriptors of `dump` point at, each counted as often as it is shared. One that is being written has a
+/// size no page has until its offset is there, and counts for nothing.
 ///
 /// # Errors
 /// As [`Kdump::open`], or the file ends within its descriptors.
 pub fn claimed(dump: &Path) -> Result<u64> {
     let bytes = std::fs::read(dump).with_context(|| dump.display().to_string())?;
     let pages = descriptors(&Kdump::open(dump)?, &bytes)?;
-    Ok(pages.iter().filter(|page| page.1 > 0).map(|page| page.2 - page.1).sum())
+    let sizes = pages.iter().filter(|page| page.1 > 0).map(|page| page.2 - page.1);
+    Ok(sizes.filter(|size| *size <= MOST_STORED).sum())
 }
 
 /// For each descriptor of the file `bytes`: where it is, and where the page's data begin and end.
