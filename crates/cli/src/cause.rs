@@ -24,6 +24,9 @@ pub fn advice(error: &EngineError) -> Option<&'static str> {
     match error {
         EngineError::NoSpace { full, report, .. } => {
             let strong = ["zlib", "zstd", "auto"].iter().any(|codec| report.compression.starts_with(codec));
+            if report.elf.is_some() && report.level == 31 {
+                return Some("write a kdump-compressed file, which is smaller: without --format elf or -E");
+            }
             Some(match (*full != Full::Space, report.level, strong) {
                 (false, 31, true) => "free some space, or write to another file system",
                 (false, 31, false) => "free some space, or compress more (zstd)",
@@ -39,7 +42,10 @@ pub fn advice(error: &EngineError) -> Option<&'static str> {
         EngineError::Kernel { .. } => Some("dump it with -d 1, which needs to know nothing of the kernel"),
         EngineError::Write { .. } => Some("see what the system log says about the target, or write to another one"),
         EngineError::PartsMissing { .. } => Some("put together what is there with --partial"),
-        EngineError::TargetOpen { .. } => Some("check that the directory exists and may be written to"),
+        // What the system did not say says itself what to do.
+        EngineError::TargetOpen { error, .. } if error.raw_os_error().is_some() => {
+            Some("check that the directory exists and may be written to")
+        }
         _ => None,
     }
 }

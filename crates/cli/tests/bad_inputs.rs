@@ -18,9 +18,16 @@ const COMMANDS: [&str; 8] = [
     "dump --json IN OUT",
 ];
 
-/// Files that cannot be opened as dumps, and how each command ends: 1 where the system does not let it, 4 where the file is no dump.
-const FILES: [(&str, i32); 6] =
-    [("missing", 1), ("dir", 1), ("empty", 4), ("text", 4), ("stump", 4), ("no-version", 4)];
+/// Files that cannot be opened as dumps, how each command ends (1 where the system does not let it, 4 where the file is no dump), and
+/// what it advises.
+const FILES: [(&str, i32, &str); 6] = [
+    ("missing", 1, "check the name"),
+    ("dir", 1, "it is a directory: name a file in it"),
+    ("empty", 4, "look at where it came from"),
+    ("text", 4, "expected an ELF core, a kdump-compressed or a flattened file"),
+    ("stump", 4, "fetch it again or use another copy"),
+    ("no-version", 4, "fetch it again or use another copy"),
+];
 
 #[test]
 fn a_file_that_cannot_be_opened_ends_every_command_alike() {
@@ -35,18 +42,36 @@ fn a_file_that_cannot_be_opened_ends_every_command_alike() {
     bad[8..12].copy_from_slice(&[0xff; 4]);
     bad[428..440].copy_from_slice(&[0xff; 12]);
     place.put("no-version", &bad);
-    for (file, code) in FILES {
+    for (file, code, advice) in FILES {
         for command in COMMANDS {
             let line = command.replace("IN", file).replace("OUT", "out");
             let ended = place.run(&line);
             assert_eq!(ended.code, Some(code), "{line}: {ended:?}");
             let object: Value = serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{line}: {ended:?}"));
             assert!(object["error"].as_str().unwrap().starts_with(file), "{line}: {object}");
+            assert!(ended.err.contains(advice), "{line}: {ended:?}");
             assert_eq!((&object["input"], &object["exit_code"]), (&file.into(), &code.into()), "{line}");
             assert!(ended.err.starts_with("coresift: "), "{line}: {ended:?}");
             assert!(!place.has("out"), "{line}");
         }
     }
+}
+
+#[test]
+fn a_pipe_is_called_one_and_only_unflatten_reads_it() {
+    let place = Place::new();
+    for command in COMMANDS {
+        let line = command.replace("IN", "/dev/stdin").replace("OUT", "out");
+        let ended = place.shell(&format!("cat vmcore | $P {line}"));
+        assert_eq!(ended.code, Some(1), "{line}: {ended:?}");
+        assert!(
+            ended.err.contains("it is a pipe, which only `unflatten` and `makedumpfile -R` read"),
+            "{line}: {ended:?}"
+        );
+        assert!(!place.has("out"), "{line}");
+    }
+    let streamed = place.shell("$P dump vmcore - | $P unflatten /dev/stdin out");
+    assert_eq!(streamed.code, Some(0), "{streamed:?}");
 }
 
 #[test]

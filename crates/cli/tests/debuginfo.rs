@@ -53,6 +53,9 @@ fn what_is_not_there_is_named_and_the_rest_answered_with_code_1() {
 
     // A kernel whose VMCOREINFO does not lead to its symbols.
     place.put("old", &Machine::b0(KernelLayout::get("5.10")).build().elf().bytes());
+    for empty in ["info --symbol= vmcore", "info --struct= vmcore"] {
+        assert_eq!(place.run(empty).code, Some(64), "{empty}");
+    }
     let ended = place.run("info --symbol jiffies old");
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
     assert!(ended.err.contains("before Linux 6.0") && ended.err.contains("--vmlinux"), "{}", ended.err);

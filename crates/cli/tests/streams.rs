@@ -45,7 +45,7 @@ fn a_block_with_a_flipped_bit_is_named_by_every_command() {
     let named = format!("the block at offset {at} of the stream claims offset ");
     for (line, code) in [
         ("unflatten flat out", 3),
-        ("info flat", 0),
+        ("info flat", 4),
         ("verify flat", 4),
         ("dump -d 0 flat again", 3),
         ("repair flat mended", 3),

@@ -13,7 +13,7 @@ pub type Result<T> = std::result::Result<T, FormatError>;
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// The operating system could not open or read the file.
-    #[error("{file}: cannot read {what} at offset {offset}; check the file's permissions and the disk it is on")]
+    #[error("{file}: cannot read {what} at offset {offset}; {}", advice(error.kind()))]
     Io {
         /// Name of the file.
         file: String,
@@ -86,6 +86,19 @@ pub enum FormatError {
 
 /// What to do about a damaged header.
 pub(crate) const FETCH_AGAIN: &str = "the file is damaged: fetch it again or use another copy";
+
+/// What to do about a file that the operating system does not read.
+const fn advice(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::NotFound => "check the name",
+        io::ErrorKind::IsADirectory => "it is a directory: name a file in it",
+        io::ErrorKind::NotSeekable => {
+            "it is a pipe, which only `unflatten` and `makedumpfile -R` read: save what comes out of it in a file, and name that"
+        }
+        io::ErrorKind::PermissionDenied => "run as a user who may read it (for /proc/vmcore and /proc/kcore: root)",
+        _ => "check the disk it is on",
+    }
+}
 
 impl FormatError {
     /// A stable short name of the kind of error, for reports that programs read.

@@ -3,6 +3,8 @@
 use crate::exit::Exit;
 use crate::failure::Failing;
 use crate::output;
+use clap::builder::NonEmptyStringValueParser;
+use coresift_engine::lone_part;
 use coresift_format::Input;
 use coresift_kernel::VirtAddr;
 use coresift_kernel::debuginfo::{Answers, DebugFile, FoundSymbol, open_kernel};
@@ -18,11 +20,11 @@ use std::path::PathBuf;
 pub struct Questions {
     /// Say where the symbol NAME is, or what is at ADDRESS (hexadecimal); modules
     /// included. May be repeated
-    #[arg(long = "symbol", value_name = "NAME|ADDRESS", verbatim_doc_comment)]
+    #[arg(long = "symbol", value_name = "NAME|ADDRESS", verbatim_doc_comment, value_parser = NonEmptyStringValueParser::new())]
     symbols: Vec<String>,
     /// Show a struct, union, enum or typedef with offsets and sizes, or one member
     /// of it; modules included. May be repeated
-    #[arg(long = "struct", value_name = "NAME[.MEMBER]", verbatim_doc_comment)]
+    #[arg(long = "struct", value_name = "NAME[.MEMBER]", verbatim_doc_comment, value_parser = NonEmptyStringValueParser::new())]
     types: Vec<String>,
     /// The kernel's vmlinux with debug information, to answer instead of the dump
     /// (before Linux 6.0 the dump cannot)
@@ -42,14 +44,19 @@ pub fn run(questions: &Questions, dump: &[PathBuf], json: bool) -> Exit {
     match answer(questions, dump, json) {
         Ok(exit) => exit,
         Err(error) => {
-            let advice = advice(&*error);
+            let advice = advice(&*error, dump);
             Failing::new(dump, json).any(error, advice)
         }
     }
 }
 
-fn advice(error: &(dyn Error + 'static)) -> Option<&'static str> {
+fn advice(error: &(dyn Error + 'static), dump: &[PathBuf]) -> Option<&'static str> {
     match error.downcast_ref() {
+        Some(KernelError::Read { .. })
+            if dump.len() == 1 && Input::open_parts(dump).is_ok_and(|one| lone_part(&one).is_some()) =>
+        {
+            Some("it may be in another part of the split set: name all parts")
+        }
         Some(KernelError::MissingKey { key, .. }) if key.contains("kallsyms") => Some(
             "kernels before Linux 6.0 do not tell where their symbols are: give the kernel's vmlinux with --vmlinux",
         ),

@@ -17,8 +17,9 @@ use std::sync::Arc;
 /// Say what a dump is and what it holds
 ///
 /// Reads headers, bitmaps and page descriptors, not the pages. An incomplete or
-/// damaged dump is described as far as it goes, with exit code 0; a script looks at
-/// `complete` of --json.
+/// damaged dump is described as far as it goes, and one that ended early or is
+/// damaged ends with exit code 3 or 4; a script looks at that, or at `complete` of
+/// --json.
 #[derive(clap::Args)]
 #[command(after_help = help(), verbatim_doc_comment)]
 pub struct Args {
@@ -52,8 +53,8 @@ pub fn run(args: &Args) -> Exit {
         return ask::run(&args.questions, &args.dump, args.json);
     }
     match Info::read(&args.dump) {
-        Ok(info) if args.json => output::print_json(&info, Exit::Ok),
-        Ok(info) => output::print(&info.text(), Exit::Ok),
+        Ok(info) if args.json => output::print_json(&info, info.exit()),
+        Ok(info) => output::print(&info.text(), info.exit()),
         Err(error) => Failing::new(&args.dump, args.json).format(error),
     }
 }
@@ -85,6 +86,9 @@ struct Info {
     marked_incomplete: bool,
     /// What is wrong with the file, although it can be read.
     problems: Vec<String>,
+    /// Whether that is more than an early end.
+    #[serde(skip)]
+    damaged: bool,
     machine: String,
     kernel: KernelInfo,
     /// Seconds since 1970.
@@ -160,6 +164,7 @@ impl Info {
         let text = input.vmcoreinfo().map(<[u8]>::to_vec);
         let vmcoreinfo = text.as_deref().map(VmcoreInfo::parse).unwrap_or_default();
         let mut problems: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
+        let damaged = input.problems().iter().any(|problem| !matches!(problem, FormatError::CutShort { .. }));
         if let Some(page) = vmcoreinfo.text("PAGESIZE").and_then(|v| v.parse().ok()).and_then(PageSize::new) {
             problems.extend(input.set_page_size(page).err().map(|error| error.to_string()));
         }
@@ -173,6 +178,7 @@ impl Info {
         let lost = pages.unwritten + pages.beyond_end + pages.damaged + pages.unreadable;
         let lone_part = lone_part(&input);
         let page_size = input.memory().page_size().bytes() as u64;
+        let damaged = damaged || pages.damaged + pages.unreadable > 0;
         Ok(Self {
             file: input.name().to_owned(),
             file_bytes: input.file_len(),
@@ -186,6 +192,7 @@ impl Info {
                 && !cut(&input),
             marked_incomplete: input.incomplete(),
             problems,
+            damaged,
             machine: input.machine().to_string(),
             kernel: KernelInfo::of(&input, text.as_deref(), &vmcoreinfo),
             crash_time,
@@ -206,6 +213,14 @@ impl Info {
                 .map(|(start, end)| [start.0.saturating_mul(page_size), end.0.saturating_mul(page_size)])
                 .collect(),
         })
+    }
+
+    const fn exit(&self) -> Exit {
+        match (self.damaged, self.complete) {
+            (true, _) => Exit::Damaged,
+            (false, false) => Exit::Incomplete,
+            (false, true) => Exit::Ok,
+        }
     }
 
     fn text(&self) -> String {

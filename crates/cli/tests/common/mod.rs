@@ -103,7 +103,11 @@ impl Place {
     /// What `coresift info --json` says of a file.
     pub fn info(&self, name: &str) -> serde_json::Value {
         let ended = self.run(&format!("info --json {name}"));
-        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{name}");
-        serde_json::from_str(&ended.out).unwrap()
+        let info: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+        assert_eq!(ended.err, "", "{name}");
+        let no_problem = info.get("problems").and_then(|all| all.as_array()).is_some_and(Vec::is_empty);
+        let good = info.get("complete") == Some(&true.into()) && no_problem;
+        assert_eq!(ended.code == Some(0), good, "{name}: {ended:?}");
+        info
     }
 }
