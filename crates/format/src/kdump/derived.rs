@@ -11,7 +11,7 @@ use super::table::TableFit;
 use crate::bytes::{Bytes, read_some};
 use crate::endian::Field;
 use crate::patched::Patched;
-use crate::{FormatError, PageSize, PhysicalMemory};
+use crate::{Bits, FormatError, PageSize, Pfn, PhysicalMemory};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ use std::sync::Arc;
 const SIGNATURE_BYTES: usize = 6;
 /// Bytes of main header and sub header that are looked at.
 const HEAD: u64 = 512;
+/// Our parts begin at multiples of so many page frames (16 MiB of 4 KiB pages).
+const PART_UNIT: u64 = 4096;
 /// Page sizes there are.
 const PAGE_SHIFTS: std::ops::RangeInclusive<u32> = 12..=18;
 
@@ -67,7 +69,19 @@ pub(super) fn mended(
         problems.push(change.problem(&**bytes));
     }
     let patched = |patches: BTreeMap<u64, u8>| open(Arc::new(Patched::new(Arc::clone(bytes), patches)));
-    let as_it_is = patched(patches.clone());
+    let mut as_it_is = patched(patches.clone());
+    // A part has its range twice, and the right one is the one that leads to more pages, or the one that a part of ours can have.
+    let ranges = headers.range_changes();
+    if !ranges.is_empty() {
+        let mut patches = patches.clone();
+        ranges.iter().for_each(|change| change.put(layout, &mut patches));
+        let other = patched(patches.clone());
+        let judged = |file: &Option<KdumpFile>| file.as_ref().map(|file| (pages_sure(file), begins_a_chunk(file)));
+        if judged(&other) > judged(&as_it_is) {
+            problems.extend(ranges.iter().map(|change| change.problem(&**bytes)));
+            as_it_is = other;
+        }
+    }
     let fits = as_it_is.as_ref().is_some_and(|file| headers.agree() || pages_found(file).is_some());
     if fits {
         return as_it_is.filter(|_| !problems.is_empty()).map(|file| (file, problems));
@@ -100,6 +114,18 @@ fn pages_found(file: &KdumpFile) -> Option<u64> {
     let found = file.stored().len().checked_sub(counts.lost())?;
     let few = counts.damaged <= found / 8;
     (found > 0 && few && file.look_at_table().fit == TableFit::Fits).then_some(found)
+}
+
+/// Whether the part begins where ours do, and ends there or with the last page.
+fn begins_a_chunk(file: &KdumpFile) -> bool {
+    let starts = |pfn: Pfn| pfn.0.is_multiple_of(PART_UNIT);
+    file.part().is_some_and(|part| starts(part.start) && (starts(part.end) || part.end == file.max_pfn()))
+}
+
+/// Pages that have a descriptor that can be true, less those whose descriptor cannot.
+fn pages_sure(file: &KdumpFile) -> u64 {
+    let lost = file.count_descriptors().lost();
+    file.stored().len().saturating_sub(lost).saturating_sub(lost)
 }
 
 fn problem(bytes: &dyn Bytes, field: &'static str, offset: u64, value: String, right: &str) -> FormatError {
@@ -193,6 +219,20 @@ impl Headers<'_> {
                 u64::from(self.header.sub_hdr_size) == page.pages_for(self.sub_len(version).saturating_add(notes))
             })
             && (sub.split != 0) == ranges.iter().any(|pfn| *pfn != 0)
+    }
+
+    /// What makes the range of a part that is read the other one, where the two are not the same. Only where a page frame number takes
+    /// 8 bytes in both.
+    fn range_changes(&self) -> Vec<Change> {
+        let version = self.header.header_version;
+        let found = self.page().and_then(|page| Some((page, self.sub(version, page)?)));
+        let wide = version >= 6 && self.layout.abi.bits() == Bits::B64;
+        let Some((page, sub)) = found.filter(|(_, sub)| wide && sub.split == 1) else { return Vec::new() };
+        let changes = [
+            self.sub_field("start_pfn_64", page, sub.start_pfn_64, sub.start_pfn),
+            self.sub_field("end_pfn_64", page, sub.end_pfn_64, sub.end_pfn),
+        ];
+        changes.into_iter().flatten().collect()
     }
 
     /// Blocks of one bitmap.
