@@ -1,9 +1,11 @@
 //! The notes as they should be, as far as the kernel's memory tells: each is a copy of what the kernel has of it.
 
 use crate::verify::{Effort, kernel_texts};
+use coresift_format::codec::Codec;
+use coresift_format::kdump::KdumpFile;
 use coresift_format::{Endian, Field, Input, Notes};
 use coresift_kernel::{Kernel, find_in_memory, saved_notes};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// Bytes in front of a note's name, and where in them the lengths of name and data are (`n_namesz`, `n_descsz`).
 const HEADER: usize = 12;
@@ -14,6 +16,8 @@ const VMCOREINFO: &[u8] = b"VMCOREINFO\0\0";
 const VMCOREINFO_LEN: u64 = 11;
 /// Of this many bytes of notes, one may be damaged: where more differ, the notes are of something else.
 const DAMAGED_ONE_OF: usize = 8;
+/// Damaged notes of cpus that are told apart by what is left of them; more are taken in their order.
+const TOLD_APART: usize = 64;
 
 /// The notes of `input`, and what was changed in them. `None` where they are as they should be, or nothing tells how that is.
 pub(super) fn mended(input: &Input, kernel: Option<&Kernel>, effort: Effort) -> Option<(Vec<u8>, &'static str)> {
@@ -22,7 +26,10 @@ pub(super) fn mended(input: &Input, kernel: Option<&Kernel>, effort: Effort) -> 
     let own = own_text(input, &texts);
     let known = if texts.is_empty() { input.vmcoreinfo().map(<[u8]>::to_vec).into_iter().collect() } else { texts };
     let mut all = known.iter().filter_map(|text| rebuilt(input, kernel, text));
-    if let (Some(all), None) = (all.next(), all.next()) {
+    if let (Some(mut all), None) = (all.next(), all.next()) {
+        if !checked(input) {
+            keep_registers(&mut all, input);
+        }
         return (all != input.notes())
             .then_some((all, "notes with registers and VMCOREINFO taken from the kernel's memory"));
     }
@@ -31,6 +38,24 @@ pub(super) fn mended(input: &Input, kernel: Option<&Kernel>, effort: Effort) -> 
     let mut notes = input.notes().to_vec();
     notes.get_mut(at..at + text.len())?.copy_from_slice(&text);
     Some((notes, "VMCOREINFO taken from the kernel's memory"))
+}
+
+/// Whether pages of `input` that can be read are what was written: of those that were compressed a flipped bit leaves nothing, nearly
+/// always.
+fn checked(input: &Input) -> bool {
+    let compressed = |file: &KdumpFile| Codec::ALL.iter().any(|codec| file.header().status & codec.flag() != 0);
+    input.as_kdump().is_some_and(compressed)
+}
+
+/// Puts the registers that `input` has into the notes `all`: of two copies that differ, nothing tells which is damaged.
+fn keep_registers(all: &mut [u8], input: &Input) {
+    let copy = all.to_vec();
+    for note in Notes::new(&copy, input.byte_order()).filter(|note| note.name == b"CORE") {
+        let place = note.desc_offset..note.desc_offset + note.desc.len();
+        if let (Some(to), Some(from)) = (all.get_mut(place.clone()), input.notes().get(place)) {
+            to.copy_from_slice(from);
+        }
+    }
 }
 
 /// Whether the notes are other ones than those that the kernel's memory has, whatever the text of VMCOREINFO is. `None` where that has
@@ -57,9 +82,13 @@ fn texts(input: &Input, kernel: &Kernel, effort: Effort) -> Vec<Vec<u8>> {
         |text: &[u8]| text.ends_with(b"\n") && text.iter().all(|byte| *byte == b'\n' || (b' '..0x7f).contains(byte));
     let mut texts = kernel_texts(input, kernel, effort);
     texts.retain(|text| lines(text));
+    if texts.is_empty() {
+        return texts;
+    }
     // The kernel has it twice, and the copy of which the note was made may be the one that is right.
     let right = |text: &[u8]| !text.is_empty() && note.starts_with(text);
-    if texts.iter().any(|text| right(text)) || find_in_memory(input.memory()).iter().any(|found| right(&found.text)) {
+    let twice = || effort == Effort::AllPages && find_in_memory(input.memory()).iter().any(|found| right(&found.text));
+    if texts.iter().any(|text| right(text)) || twice() {
         texts.clear();
     }
     texts
@@ -113,19 +142,21 @@ fn in_the_order_of(have: &[u8], saved: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut places: HashMap<&[u8], Vec<usize>> = HashMap::new();
     slots.iter().enumerate().rev().for_each(|(i, slot)| places.entry(slot).or_default().push(i));
     let mut ordered: Vec<Option<Vec<u8>>> = vec![None; saved.len()];
-    let mut damaged = Vec::new();
+    let mut damaged = VecDeque::new();
     for one in saved {
         match places.get_mut(&one[..]).and_then(Vec::pop).and_then(|i| ordered.get_mut(i)) {
             Some(place) => *place = Some(one),
-            None => damaged.push(one),
+            None => damaged.push_back(one),
         }
     }
     let fill = |(i, place): (usize, Option<Vec<u8>>)| {
         place.unwrap_or_else(|| {
             let slot = slots.get(i).copied().unwrap_or_default();
             let alike = |one: &Vec<u8>| one.iter().zip(slot).filter(|(a, b)| a == b).count();
-            let most = (0..damaged.len()).max_by_key(|i| damaged.get(*i).map_or(0, alike));
-            most.map(|most| damaged.swap_remove(most)).unwrap_or_default()
+            let told_apart = damaged.len().min(TOLD_APART);
+            // The first of those that are equally alike.
+            let most = (0..told_apart).rev().max_by_key(|i| damaged.get(*i).map_or(0, alike));
+            most.and_then(|most| damaged.remove(most)).unwrap_or_default()
         })
     };
     ordered.into_iter().enumerate().map(fill).collect()
