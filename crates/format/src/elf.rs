@@ -64,6 +64,19 @@ pub struct ElfHeaders {
     pub problems: Vec<FormatError>,
 }
 
+/// A program header of a `kind` that no core has, at offset `at`; it is taken for memory where it has addresses.
+fn no_type(file: &str, at: u64, kind: u64, memory: bool) -> FormatError {
+    let taken = if memory { "this one is taken for memory" } else { "what this one is of is lost" };
+    FormatError::BadField {
+        file: file.to_owned(),
+        field: "p_type",
+        offset: at,
+        value: kind.to_string(),
+        rule: format!("a core has program headers of memory ({PT_LOAD}) and notes ({PT_NOTE}); {taken}"),
+        next: FETCH_AGAIN,
+    }
+}
+
 /// A table of a million bad PT_NOTEs is worth no more messages than this.
 const MAX_PROBLEMS: usize = 16;
 /// How often the headers of a live machine are read before what they say is taken as it is.
@@ -193,31 +206,25 @@ impl ElfHeaders {
             let table = read_exact(bytes, "program headers", at, n * entry)?;
             for (raw, raw_at) in table.chunks_exact(entry as usize).zip((at..).step_by(entry as usize)) {
                 let get = |field| self.endian.get(raw, field).unwrap_or_default();
+                let segment = || Segment {
+                    file_offset: get(class.p_offset),
+                    vaddr: get(class.p_vaddr),
+                    paddr: get(class.p_paddr),
+                    file_size: get(class.p_filesz),
+                    mem_size: get(class.p_memsz),
+                    flags: get(class.p_flags) as u32,
+                    align: get(class.p_align),
+                };
                 match get(P_TYPE) {
-                    PT_LOAD => {
-                        let segment = Segment {
-                            file_offset: get(class.p_offset),
-                            vaddr: get(class.p_vaddr),
-                            paddr: get(class.p_paddr),
-                            file_size: get(class.p_filesz),
-                            mem_size: get(class.p_memsz),
-                            flags: get(class.p_flags) as u32,
-                            align: get(class.p_align),
-                        };
-                        self.segments.push(segment);
-                    }
+                    PT_LOAD => self.segments.push(segment()),
                     PT_NOTE => notes.push((get(class.p_offset), get(class.p_filesz))),
                     // No writer of a file makes any other; /proc/kcore may change while it is read.
-                    kind if get(class.p_filesz) > 0 && !PT_OF_OTHERS.contains(&kind) && !bytes.is_memory() => self.tell(FormatError::BadField {
-                        file: bytes.name().to_owned(),
-                        field: "p_type",
-                        offset: raw_at,
-                        value: kind.to_string(),
-                        rule: format!(
-                            "a core has program headers of memory ({PT_LOAD}) and notes ({PT_NOTE}); what this one is of is lost"
-                        ),
-                        next: FETCH_AGAIN,
-                    }),
+                    kind if get(class.p_filesz) > 0 && !PT_OF_OTHERS.contains(&kind) && !bytes.is_memory() => {
+                        // Notes have no address.
+                        let memory = segment().vaddr != 0 && segment().mem_size >= segment().file_size;
+                        self.segments.extend(memory.then(segment));
+                        self.tell(no_type(bytes.name(), raw_at, kind, memory));
+                    }
                     _ => {}
                 }
             }
