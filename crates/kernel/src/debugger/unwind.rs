@@ -65,7 +65,7 @@ pub(super) fn of_stacks(w: &mut Walker<'_>) -> Work {
         let start = w.function_start(code).unwrap_or(VirtAddr(code.0.wrapping_sub(UNKNOWN_START)));
         let start = VirtAddr(start.0.max(text.0).max(code.0.saturating_sub(MAX_FUNCTION)));
         // Without ORC crash has gdb disassemble from where the function begins, as many instructions as there are bytes to the place.
-        let disassembled = (code.0 + BLOCK - start.0) * INSTRUCTION;
+        let disassembled = code.0.saturating_sub(start.0).saturating_add(BLOCK) * INSTRUCTION;
         (0..=disassembled / PAGE).for_each(|page| w.may_need(start.plus(page * PAGE)));
         w.may_need(start.plus(disassembled));
         if block + 1 >= count {
