@@ -9,9 +9,6 @@ use crate::elf::{ElfHeaders, Segment};
 use crate::error::FETCH_AGAIN;
 use std::collections::{HashMap, HashSet};
 
-/// Segments that have to agree on where memory is mapped, before one that does not is held to be damaged.
-const AGREE: usize = 8;
-
 /// Physical addresses (start and end, ascending) whose data may be those of others, in a file of `len` bytes.
 pub fn contested(headers: &ElfHeaders, len: u64) -> Vec<(u64, u64)> {
     let mut data: Vec<Segment> =
@@ -84,10 +81,6 @@ pub fn problems(file: &str, headers: &ElfHeaders, contested: &[(u64, u64)]) -> V
         let rule = format!("other segments claim the same bytes of the file; {bytes} bytes of memory are lost by that");
         problem("PT_LOAD (p_offset, p_filesz) at p_paddr", headers.table.start, *start, rule)
     });
-    let elsewhere = elsewhere(headers).map(|(segment, shift)| {
-        let rule = format!("its p_vaddr is {:#x}, and most others are mapped {shift:#x} above p_paddr", segment.vaddr);
-        problem("p_paddr of PT_LOAD", headers.table.start, segment.paddr, rule)
-    });
     let smaller = headers.segments.iter().find(|segment| segment.mem_size < segment.file_size).map(|segment| {
         let rule = format!(
             "the PT_LOAD at p_paddr {1:#x} has a p_filesz of {0:#x}, which is never more",
@@ -95,22 +88,5 @@ pub fn problems(file: &str, headers: &ElfHeaders, contested: &[(u64, u64)]) -> V
         );
         problem("p_memsz", headers.table.start, segment.mem_size, rule)
     });
-    overlapping.into_iter().chain(elsewhere).chain(smaller).collect()
-}
-
-/// A segment that alone is mapped elsewhere than others, and where most are: there are the direct map and the kernel's image.
-fn elsewhere(headers: &ElfHeaders) -> Option<(Segment, u64)> {
-    let mapped = |segment: &Segment| segment.vaddr.wrapping_sub(segment.paddr);
-    let mut votes: HashMap<u64, usize> = HashMap::new();
-    let with_place = || headers.segments.iter().filter(|segment| segment.has_paddr(headers.bits));
-    with_place().for_each(|segment| *votes.entry(mapped(segment)).or_default() += 1);
-    let (most, count) = votes.iter().max_by_key(|(_, count)| **count)?;
-    // The image may be a single segment; it is memory that another one has too.
-    let end = |segment: &Segment| segment.paddr.saturating_add(segment.mem_size);
-    let image = |segment: &Segment| {
-        with_place().any(|other| other != segment && other.paddr < end(segment) && segment.paddr < end(other))
-    };
-    let mut alone = with_place().filter(|segment| votes.get(&mapped(segment)) == Some(&1) && !image(segment));
-    let (Some(segment), None) = (alone.next(), alone.next()) else { return None };
-    (*count >= AGREE).then_some((*segment, *most))
+    overlapping.into_iter().chain(smaller).collect()
 }

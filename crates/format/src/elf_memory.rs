@@ -72,13 +72,15 @@ impl ElfCore {
         Ok(Self::with(bytes, headers, page))
     }
 
-    /// The same core with the segment `of` elsewhere, for who knows better than its program header.
+    /// The same core with the segments `put` elsewhere, each as it is and as it should be, for who knows better than the program headers.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub(crate) fn with_segment(&self, of: &Segment, put: Segment) -> Result<Self> {
+    pub(crate) fn with_segments(&self, put: &[(Segment, Segment)]) -> Result<Self> {
         let mut headers = ElfHeaders::read(&*self.bytes)?;
-        headers.segments.iter_mut().filter(|segment| *segment == of).for_each(|segment| *segment = put);
+        for (is, should) in put {
+            headers.segments.iter_mut().filter(|segment| *segment == is).for_each(|segment| *segment = *should);
+        }
         let mut core = Self::with(Arc::clone(&self.bytes), headers, self.page);
         // The notes and what is wrong with the file are known.
         core.take_notes();

@@ -180,13 +180,13 @@ impl Input {
         Ok(self)
     }
 
-    /// The same ELF core with its segment `of` read as `put` says.
+    /// The same ELF core with the segments `put` read as they should be: each as it is, and as it should be.
     ///
     /// # Errors
     /// As [`Self::salvage`].
-    pub fn with_segment(mut self, of: &Segment, put: Segment) -> Result<Self> {
+    pub fn with_segments(mut self, put: &[(Segment, Segment)]) -> Result<Self> {
         if let Source::Elf(core) = &self.source {
-            self.source = Source::Elf(Box::new(core.with_segment(of, put)?));
+            self.source = Source::Elf(Box::new(core.with_segments(put)?));
         }
         Ok(self)
     }

@@ -2,8 +2,9 @@
 
 use crate::kernel::Kernel;
 use crate::nodes;
+pub use crate::own_place::DIRECT_MAP_ALIGN;
 use crate::protected;
-use crate::space::START_KERNEL_MAP;
+pub use crate::space::START_KERNEL_MAP;
 use crate::virt::VirtAddr;
 use coresift_format::{Pfn, PhysAddr, PhysicalMemory};
 use std::ops::Range;

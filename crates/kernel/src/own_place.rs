@@ -8,7 +8,7 @@ use coresift_format::{PageSize, Pfn};
 /// The direct map of x86-64, with 4 or 5 levels of page tables, lies within these addresses; KASLR moves it within them.
 const DIRECT_MAP: std::ops::Range<u64> = 0xff11_0000_0000_0000..0xffff_c900_0000_0000;
 /// x86-64 puts the start of the direct map (`page_offset_base`) at a multiple of what an entry of the third level maps.
-const ALIGN: u64 = 1 << 30;
+pub const DIRECT_MAP_ALIGN: u64 = 1 << 30;
 /// Bytes of a word.
 const WORD: usize = 8;
 /// Starts of direct maps that pages spoke for, at the most: guests' and copies are few.
@@ -49,7 +49,7 @@ pub struct DirectMapStart {
 impl DirectMapStart {
     /// Hears a page at the address `address` that is taken for `pfn`, or for a page not far from it.
     pub fn hear(&mut self, address: u64, pfn: Pfn, page: PageSize) {
-        let start = address.wrapping_sub(pfn.addr(page).0).wrapping_add(ALIGN / 2) & !(ALIGN - 1);
+        let start = address.wrapping_sub(pfn.addr(page).0).wrapping_add(DIRECT_MAP_ALIGN / 2) & !(DIRECT_MAP_ALIGN - 1);
         self.heard += 1;
         if let Some((_, votes)) = self.votes.iter_mut().find(|(other, _)| *other == start) {
             *votes += 1;

@@ -109,9 +109,8 @@ fn report(done: &Repair) -> String {
     let unsure =
         why.map_or_else(String::new, |why| format!(", as far as can be told of a kernel not understood: {why}"));
     if !done.still.is_empty() {
-        line(format!(
-            "{out} has the sound pages, but is still damaged where nothing tells what is right: use another copy."
-        ));
+        let has = if done.unsaved == 0 { "the sound pages" } else { "a part of the sound pages" };
+        line(format!("{out} has {has}, but is still damaged where nothing tells what is right: use another copy."));
         return text;
     }
     line(match (done.complete, &done.part) {

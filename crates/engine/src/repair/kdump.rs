@@ -3,7 +3,7 @@
 use super::mend::Witnesses;
 use super::{Failed, Job, Repair, mend};
 use crate::observer::Stage;
-use coresift_format::kdump::{Header, KdumpFile, PageDesc, PartIdentity, SIGNATURE, STATUS_INCOMPLETE};
+use coresift_format::kdump::{BitmapFaults, Header, KdumpFile, PageDesc, PartIdentity, SIGNATURE, STATUS_INCOMPLETE};
 use coresift_format::{Bytes, Pfn, PhysicalMemory};
 
 /// Bytes copied at a time.
@@ -26,6 +26,9 @@ impl Job<'_> {
             table: self.found.table,
         };
         mend::headers(&by, file, &mut header, &mut sub, &mut report.changed);
+        if file.bitmap_faults()? != BitmapFaults::default() {
+            report.changed.push("bits of the bitmaps that contradict each other set or cleared".to_owned());
+        }
         let notes_at = sub.offset_note;
         // A damaged place may be that of the bitmaps.
         let notes = notes.filter(|(notes, _)| {

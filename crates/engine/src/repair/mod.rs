@@ -25,8 +25,8 @@ use crate::stop::{Stop, StopReason};
 use crate::target::{Output, WriteFailed};
 use crate::verify::Verdict;
 use crate::verify::{
-    Effort, Look, PageCheck, PageCounts, PageProblem, against_kernel, check_pages, check_structure, disagreements,
-    ended_early, lone_part, salvage,
+    Effort, Look, PageCheck, PageCounts, PageProblem, against_kernel, bitmap_faults, check_pages, check_structure,
+    disagreements, ended_early, lone_part, misplaced, salvage,
 };
 use coresift_format::kdump::BitmapFaults;
 use coresift_format::{FormatError, Input};
@@ -34,6 +34,7 @@ use coresift_kernel::Kernel;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -131,7 +132,7 @@ pub fn repair(
         part: lone_part(&input),
         not_understood,
         found: put_right.iter().map(|(wrong, _)| wrong.clone()).chain(problems).collect(),
-        changed: put_right.iter().map(|(_, done)| (*done).to_owned()).collect(),
+        changed: put_right.iter().map(|(_, done)| done.clone()).collect(),
         pages: found.counts,
         unsaved: 0,
         ended: None,
@@ -166,8 +167,9 @@ pub fn repair(
     match done {
         Ok(()) => {
             // Of one in which nothing was wrong, nothing is.
-            if !report.complete {
-                report.still = still(out, effort)?;
+            if !report.complete && !goes_nowhere(out) {
+                report.still = still(out, effort)
+                    .unwrap_or_else(|error| vec![format!("what was written cannot be read again: {error}")]);
             }
             Ok(report)
         }
@@ -184,7 +186,8 @@ pub(crate) fn mends(input: &Input, found: &PageCheck, kernel: Option<&Kernel>, e
     let unclaimed = found.places.as_ref().is_some_and(|places| places.unclaimed.is_some()) && !ended_early(input);
     let bitmaps =
         input.as_kdump().is_some_and(|file| file.bitmap_faults().is_ok_and(|faults| faults != BitmapFaults::default()));
-    if lost || unclaimed || bitmaps || !input.problems().is_empty() {
+    let segments = misplaced(input).is_some_and(|wrong| !wrong.is_empty());
+    if lost || unclaimed || bitmaps || segments || !input.problems().is_empty() {
         return true;
     }
     let notes = notes::mended(input, kernel, effort);
@@ -198,6 +201,11 @@ pub(crate) fn mends(input: &Input, found: &PageCheck, kernel: Option<&Kernel>, e
     };
     mend::headers(&by, file, &mut header, &mut sub, &mut changed);
     notes.is_some() || !changed.is_empty()
+}
+
+/// Whether `out` is a device that keeps nothing (/dev/null).
+fn goes_nowhere(out: &Path) -> bool {
+    std::fs::metadata(out).is_ok_and(|what| what.file_type().is_char_device())
 }
 
 /// What `verify` finds damaged in the repaired dump `out`: only what repair cannot mend. Its pages were read before.
@@ -216,6 +224,7 @@ fn wrong(input: &Input, found: &PageCheck, kernel: Option<&Kernel>, effort: Effo
     let mut all: Vec<String> = input.problems().iter().map(ToString::to_string).collect();
     if let Some(file) = input.as_kdump() {
         all.extend(disagreements(input, file, found.table));
+        all.extend(file.bitmap_faults().ok().and_then(bitmap_faults));
     }
     all.extend(found.table.and_then(|table| crate::verify::misfit(table.fit)));
     if let Some(kernel) = kernel {

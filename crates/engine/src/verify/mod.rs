@@ -26,7 +26,7 @@ pub(crate) use pages::{Look, PageCheck, check as check_pages, misfit};
 pub(crate) use segments::misplaced;
 pub(crate) use structure::check as check_structure;
 pub use structure::{Check, Verdict};
-pub(crate) use structure::{ended_early, outside_ram};
+pub(crate) use structure::{bitmap_faults, ended_early, outside_ram};
 pub(crate) use witness::{Effort, check as against_kernel, kernel_texts, knew_kernel};
 
 use crate::error::EngineError;

@@ -3,6 +3,7 @@
 use super::fault::{Fault, PageCounts};
 use super::fields;
 use super::pages::{PageCheck, misfit};
+use super::segments::misplaced;
 use crate::error::EngineError;
 use coresift_format::kdump::{BitmapFaults, KdumpFile, Places, SubHeader};
 use coresift_format::{ElfCore, FormatError, Input, Notes, PhysicalMemory};
@@ -25,7 +26,7 @@ pub enum Verdict {
 /// One part of the structure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// `headers`, `notes`, `bitmaps`, `descriptors`, `page data`, `holes`, `pages`, `mark`, `set`, `kernel`.
+    /// `headers`, `notes`, `bitmaps`, `descriptors`, `page data`, `segments`, `holes`, `pages`, `mark`, `set`, `kernel`.
     pub what: &'static str,
     /// How good it is.
     pub verdict: Verdict,
@@ -59,6 +60,13 @@ pub fn check(input: &Input, found: &PageCheck) -> Result<Vec<Check>, EngineError
             found.table.and_then(|table| misfit(table.fit)).map(|what| row("descriptors", Verdict::Damaged, what)),
         );
         checks.extend(found.places.iter().flat_map(|found| places(found, ended_early(input))));
+    }
+    if let Some(wrong) = misplaced(input) {
+        let fit = || row("segments", Verdict::Good, "each mapped where most are".to_owned());
+        let first = wrong.is_empty().then(fit);
+        checks.extend(
+            first.into_iter().chain(wrong.iter().map(|one| row("segments", Verdict::Damaged, one.to_string()))),
+        );
     }
     checks.extend(input.as_elf().and_then(ElfCore::hole_note).map(|note| row("holes", Verdict::Good, note)));
     checks.push(faults(input, pages));
@@ -102,16 +110,19 @@ fn notes(input: &Input) -> Check {
 
 fn bitmaps(file: &KdumpFile) -> Result<Check, EngineError> {
     let faults = file.bitmap_faults()?;
-    let mut detail = format!("{} pages of RAM, {} of them in the dump", file.ram().len(), file.stored().len());
+    let detail = format!("{} pages of RAM, {} of them in the dump", file.ram().len(), file.stored().len());
     if faults == Default::default() {
         return Ok(row("bitmaps", Verdict::Good, detail));
     }
+    let wrong = bitmap_faults(faults).unwrap_or_default();
+    Ok(row("bitmaps", Verdict::Damaged, format!("{detail}; {wrong}")))
+}
+
+/// What is wrong with the bitmaps.
+pub fn bitmap_faults(faults: BitmapFaults) -> Option<String> {
     let behind = (faults.behind_end > 0).then(|| format!("{} bits are set behind the last page", faults.behind_end));
-    for what in outside_ram(faults).into_iter().chain(behind) {
-        detail.push_str("; ");
-        detail.push_str(&what);
-    }
-    Ok(row("bitmaps", Verdict::Damaged, detail))
+    let all: Vec<String> = outside_ram(faults).into_iter().chain(behind).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// How the 2nd bitmap contradicts the 1st.

@@ -1,6 +1,5 @@
 //! What the headers and notes say of the kernel, held against the kernel's own memory.
 
-use super::segments::misplaced;
 use super::structure::{Check, Verdict};
 use crate::repair::notes;
 use coresift_format::Input;
@@ -24,13 +23,8 @@ pub enum Effort {
     AllPages,
 }
 
-const ROWS: [Row; 5] = [
-    ("utsname", utsname),
-    ("phys_base", phys_base),
-    ("segments", segments),
-    ("VMCOREINFO", vmcoreinfo),
-    ("registers", registers),
-];
+const ROWS: [Row; 4] =
+    [("utsname", utsname), ("phys_base", phys_base), ("VMCOREINFO", vmcoreinfo), ("registers", registers)];
 
 /// One check for all that agrees, and one for each thing that does not.
 pub fn check(input: &Input, kernel: &Kernel, effort: Effort) -> Vec<Check> {
@@ -44,7 +38,7 @@ pub fn check(input: &Input, kernel: &Kernel, effort: Effort) -> Vec<Check> {
     }
     // What is none of the above: the heads of notes, and registers of which the headers do not tell that the kernel saved them.
     if checks.is_empty() && notes::differ(input, kernel, effort) == Some(true) {
-        let detail = "the notes are not those that the kernel's memory has".to_owned();
+        let detail = "the notes are not those that the kernel's memory has, and one of the two is damaged".to_owned();
         checks.push(Check { what: "kernel", verdict: Verdict::Damaged, detail });
     }
     if !agree.is_empty() {
@@ -83,11 +77,6 @@ fn phys_base(input: &Input, kernel: &Kernel, _: Effort) -> Option<Result<(), Str
     } else {
         Err(format!("phys_base of the sub header is {phys_base:#x}, and {:#x} by the page tables", kernel.phys_base))
     })
-}
-
-/// Where memory is and where it is mapped, which the program headers of a core tell both.
-fn segments(input: &Input, kernel: &Kernel, _: Effort) -> Option<Result<(), String>> {
-    Some(misplaced(input, kernel)?.map_err(|wrong| wrong.to_string()))
 }
 
 /// VMCOREINFO as the kernel's memory has it: one text, or where the symbols do not tell its place, all that it may be.
