@@ -18,6 +18,9 @@ use std::path::PathBuf;
 /// not touched. A page of which it is not certain that the bytes are its own is lost.
 /// Of a split set, each part is repaired by itself.
 ///
+/// What the rest of the dump tells is put right: header fields, the notes and their
+/// place, bits of the bitmaps, the addresses of an ELF core's segments.
+///
 /// Exit code 0: nothing was missing. 3: OUT can be read, and lacks what is told, or what
 /// is told of it cannot be mended, or its kernel is not understood. 4: not even the
 /// headers are left, and nothing was written.

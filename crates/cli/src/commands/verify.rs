@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 /// Looks at headers, bitmaps, page descriptors and notes, holds headers and notes
 /// against what the kernel's memory says of the same, and reads and decompresses every
 /// page. What is wrong is told with page frame number, physical address, file
-/// offset and codec flag. (lzo, snappy and zstd pages carry no checksum: a changed byte
-/// that still decompresses is not seen; a zlib page does.) Then opens it as a debugger
-/// would: what it needs first is looked up by name, and the first page that is missing is
-/// told with the rule that left it out.
+/// offset and codec flag. (Of the codecs only zlib has a checksum: a changed byte of an
+/// lzo, snappy or zstd page that still decompresses, or of one that is not compressed, is
+/// not seen.) Then opens it as a debugger would: what it needs first is looked up by name,
+/// and the first page that is missing is told with the rule that left it out.
 ///
 /// Exit code 0: good. 3: the dump ended early, was cut short, or is one part of a split
 /// set, and what is there is sound; or its kernel is not understood. 4: it is damaged.

@@ -1,7 +1,8 @@
 //! What can be saved of a dump that was cut or damaged, as a dump that every reader opens.
 //!
 //! ```text
-//! file ─ Input::salvage ─> realign.rs: bits of the 2nd bitmap ─> verify::check_pages ─> bad pages
+//! file ─ Input::salvage ─> realign.rs: bits of the 2nd bitmap, segments at wrong addresses
+//!                      ─> verify::check_pages ─> bad pages
 //!   kdump.rs: headers (mark set, mend.rs) ─> notes, bitmaps ─> page data as they are ─> sync
 //!                                        ─> descriptors, zeros for bad pages ─> sync
 //!   elf.rs:   new program headers, of the sound pages only, and the mark
