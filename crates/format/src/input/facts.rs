@@ -171,7 +171,7 @@ impl Input {
         self.bytes.len().saturating_add(self.more_len)
     }
 
-    /// Whether reading it reaches the memory of a machine itself ([`Bytes::is_memory`]), as /proc/vmcore does.
+    /// Whether reading it reaches the memory of a machine itself ([`crate::Bytes::is_memory`]), as /proc/vmcore does.
     #[must_use]
     pub fn is_memory(&self) -> bool {
         self.bytes.is_memory()
