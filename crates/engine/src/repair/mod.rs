@@ -117,7 +117,7 @@ pub fn repair(
     };
     let found = check_pages(&input, &look, &options.stop, observer).ok_or_else(interrupted)?;
     let effort = if options.read_pages { Effort::AllPages } else { Effort::Symbols };
-    let kernel = crate::verify::kernel(&input, None)?;
+    let kernel = crate::verify::kernel(&input, None, effort)?;
     let not_understood = kernel.as_ref().err().map(ToString::to_string);
     let mut kernel = kernel.ok();
     let problems = wrong(&input, &found, kernel.as_ref(), effort);
@@ -214,7 +214,7 @@ fn still(out: &Path, effort: Effort) -> Result<Vec<String>, EngineError> {
     let input = salvage(out)?;
     let look = Look { data: false, places: false, threads: NonZeroUsize::new(1) };
     let found = check_pages(&input, &look, &Stop::default(), &Silent).unwrap_or_default();
-    let kernel = crate::verify::kernel(&input, None)?.ok();
+    let kernel = crate::verify::kernel(&input, None, effort)?.ok();
     let checks = check_structure(&input, &found)?;
     let checks = checks.into_iter().chain(kernel.iter().flat_map(|kernel| against_kernel(&input, kernel, effort)));
     Ok(checks.filter(|check| check.verdict == Verdict::Damaged).map(|check| check.detail).collect())

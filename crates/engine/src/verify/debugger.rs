@@ -1,6 +1,7 @@
 //! Opens the dump as a debugger would, and says what it would miss first.
 
 use super::structure::Verdict;
+use super::witness::Effort;
 use crate::error::EngineError;
 use crate::explain::Explainer;
 use coresift_format::{Input, Pfn, ReadError};
@@ -45,14 +46,22 @@ pub struct DebuggerStep {
     pub rule: Option<String>,
 }
 
-/// The kernel of the dump, or why it is not understood: also by what its memory has of its VMCOREINFO, where that of the notes is damaged.
+/// The kernel of the dump, or why it is not understood: with [`Effort::AllPages`] also by what its memory has of its VMCOREINFO, where
+/// that of the notes is damaged.
 ///
 /// # Errors
 /// `debug` is of another kernel.
-pub(crate) fn kernel(input: &Input, debug: Option<&DebugFile>) -> Result<Result<Kernel, KernelError>, EngineError> {
+pub(crate) fn kernel(
+    input: &Input,
+    debug: Option<&DebugFile>,
+    effort: Effort,
+) -> Result<Result<Kernel, KernelError>, EngineError> {
     match open_kernel(input, debug) {
         Err(error @ KernelError::OtherKernel(_)) => Err(EngineError::Kernel { file: input.name().to_owned(), error }),
-        Err(error) => Ok(open_kernel_by_memory(input).ok_or(error)),
+        Err(error) => {
+            let by_memory = (effort == Effort::AllPages).then(|| open_kernel_by_memory(input)).flatten();
+            Ok(by_memory.ok_or(error))
+        }
         Ok((kernel, _)) => Ok(Ok(kernel)),
     }
 }

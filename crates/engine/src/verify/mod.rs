@@ -179,8 +179,8 @@ pub fn verify_set(
     let started = Instant::now();
     let mut input = salvage_set(paths)?;
     // Before the pages, which may take long: the debug information may be that of another kernel.
-    let kernel = kernel(&input, options.debug.as_ref())?;
     let effort = if options.read_pages { Effort::AllPages } else { Effort::Symbols };
+    let kernel = kernel(&input, options.debug.as_ref(), effort)?;
     holes::judge(&mut input, kernel.as_ref().ok());
     let (found, mut checks) = match paths {
         [_] => {
