@@ -1,0 +1,161 @@
+//! Rows of the table, a vector a column.
+
+use crate::names::NameId;
+use crate::schema::ColumnId;
+use coresift_kernel::PageClass;
+
+/// A 64-bit value that is not there.
+pub const NULL_LONG: i64 = i64::MIN;
+/// A 32-bit value that is not there.
+pub const NULL_INT: i32 = i32::MIN;
+
+/// What `page.mapping` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mapping {
+    /// No mapping.
+    None,
+    /// Anonymous memory.
+    Anon,
+    /// A file's.
+    File,
+    /// Anonymous memory that KSM merged.
+    Ksm,
+    /// A driver's movable page.
+    Movable,
+}
+
+impl Mapping {
+    /// The name in the table.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Anon => "anon",
+            Self::File => "file",
+            Self::Ksm => "ksm",
+            Self::Movable => "movable",
+        }
+    }
+}
+
+/// A column's values.
+#[derive(Clone, Copy, Debug)]
+pub enum Column<'a> {
+    /// 64-bit, [`NULL_LONG`] where there is none.
+    Long(&'a [i64]),
+    /// 32-bit, [`NULL_INT`] where there is none.
+    Int(&'a [i32]),
+    /// Names.
+    Name(&'a [NameId]),
+    /// Class names.
+    Class(&'a [PageClass]),
+    /// Mapping names.
+    Mapping(&'a [Option<Mapping>]),
+    /// The same number in every row.
+    SameLong(i64),
+    /// The same name in every row.
+    SameName(NameId),
+    /// Physical addresses: that many bytes times the page frame number.
+    Times(&'a [i64], i64),
+}
+
+/// A window of rows. All vectors are of one length, that of [`Self::pfn`]; a column that the source does not give is all null.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "the fields are the columns of the schema, described there")]
+pub struct Frames {
+    pub pfn: Vec<i64>,
+    pub raw_flags: Vec<i64>,
+    pub flags: Vec<NameId>,
+    pub class: Vec<PageClass>,
+    pub refcount: Vec<i32>,
+    pub mapcount: Vec<i32>,
+    pub index: Vec<i64>,
+    pub mapping: Vec<Option<Mapping>>,
+    pub inode: Vec<i64>,
+    pub device: Vec<NameId>,
+    pub path: Vec<NameId>,
+    pub slab: Vec<NameId>,
+    pub order: Vec<i32>,
+    pub head: Vec<i64>,
+    pub node: Vec<i32>,
+    pub zone: Vec<NameId>,
+    pub section: Vec<i32>,
+    pub cgroup: Vec<i64>,
+    pub cgroup_path: Vec<NameId>,
+    /// Microseconds since 1970 at which the window was read.
+    pub time: i64,
+    /// The source's name.
+    pub source: Option<NameId>,
+    /// Bytes of a page.
+    pub page_size: i64,
+}
+
+impl Frames {
+    /// Rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pfn.len()
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pfn.is_empty()
+    }
+
+    /// Makes it the rows of the page frames of `runs` (each from one to before another), all columns null and the class the kernel's.
+    pub fn start(&mut self, runs: &[(u64, u64)]) {
+        self.pfn.clear();
+        for &(start, end) in runs {
+            self.pfn.extend((start..end).map(u64::cast_signed));
+        }
+        let n = self.pfn.len();
+        for longs in [&mut self.raw_flags, &mut self.index, &mut self.inode, &mut self.head, &mut self.cgroup] {
+            refill(longs, n, NULL_LONG);
+        }
+        for ints in [&mut self.refcount, &mut self.mapcount, &mut self.order, &mut self.node, &mut self.section] {
+            refill(ints, n, NULL_INT);
+        }
+        for names in
+            [&mut self.flags, &mut self.device, &mut self.path, &mut self.slab, &mut self.zone, &mut self.cgroup_path]
+        {
+            refill(names, n, NameId::NULL);
+        }
+        refill(&mut self.class, n, PageClass::Kernel);
+        refill(&mut self.mapping, n, None);
+    }
+
+    /// The values of a column.
+    #[must_use]
+    pub fn column(&self, id: ColumnId) -> Column<'_> {
+        match id {
+            ColumnId::Pfn => Column::Long(&self.pfn),
+            ColumnId::Address => Column::Times(&self.pfn, self.page_size),
+            ColumnId::RawFlags => Column::Long(&self.raw_flags),
+            ColumnId::Flags => Column::Name(&self.flags),
+            ColumnId::Class => Column::Class(&self.class),
+            ColumnId::RefCount => Column::Int(&self.refcount),
+            ColumnId::MapCount => Column::Int(&self.mapcount),
+            ColumnId::Index => Column::Long(&self.index),
+            ColumnId::Mapping => Column::Mapping(&self.mapping),
+            ColumnId::Inode => Column::Long(&self.inode),
+            ColumnId::Device => Column::Name(&self.device),
+            ColumnId::Path => Column::Name(&self.path),
+            ColumnId::Slab => Column::Name(&self.slab),
+            ColumnId::Order => Column::Int(&self.order),
+            ColumnId::Head => Column::Long(&self.head),
+            ColumnId::Node => Column::Int(&self.node),
+            ColumnId::Zone => Column::Name(&self.zone),
+            ColumnId::Section => Column::Int(&self.section),
+            ColumnId::Cgroup => Column::Long(&self.cgroup),
+            ColumnId::CgroupPath => Column::Name(&self.cgroup_path),
+            ColumnId::Time => Column::SameLong(self.time),
+            ColumnId::Source => Column::SameName(self.source.unwrap_or(NameId::NULL)),
+        }
+    }
+}
+
+fn refill<T: Copy>(column: &mut Vec<T>, n: usize, null: T) {
+    column.clear();
+    column.resize(n, null);
+}

@@ -1,0 +1,26 @@
+//! Page frames as a table, one schema whether they are a live machine's or a dump's.
+//!
+//! ```text
+//! live: /proc/iomem ─> ranges ─ /proc/kpageflags, kpagecount, kpagecgroup ┐
+//! dump: memory map ranges ─ struct page ──────────────────────────────────┴─> Frames (a window of rows, by pfn)
+//!     Frames, on all threads ─ walk(shape) ─> parts, in order ─ walk(take) ─> table file, Summary, picture
+//! ```
+
+mod error;
+mod frames;
+mod kpf;
+pub mod live;
+mod names;
+mod schema;
+mod source;
+mod summary;
+mod walk;
+
+pub use error::{CensusError, Result};
+pub use frames::{Column, Frames, Mapping, NULL_INT, NULL_LONG};
+pub use kpf::Kpf;
+pub use names::{NameId, Names};
+pub use schema::{COLUMNS, ColumnId, Definition, Encoding, Kind};
+pub use source::{FrameReader, Missing, Provenance, Source};
+pub use summary::{Group, Summary};
+pub use walk::walk;
