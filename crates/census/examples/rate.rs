@@ -1,7 +1,8 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
-use coresift_census::{Source, Summary, live::Live, walk};
+use coresift_census::{Source, Summary, live::Live, table::*, walk};
 fn main() {
     let threads = std::env::args().nth(1).map_or(1, |t| t.parse().unwrap());
+    let order = if std::env::args().nth(2).as_deref() == Some("pfn") { Order::Pfn } else { Order::Class };
     let live = Live::open(std::path::Path::new("/proc")).unwrap();
     let t = std::time::Instant::now();
     let mut all = Summary::default();
@@ -20,11 +21,11 @@ fn main() {
         },
     )
     .unwrap();
-    let d = t.elapsed();
-    println!("{} frames {:?} {} groups {} flags {:?}", all.pages(), d, all.groups.len(), all.flags.len(), missing);
-    let mut by = std::collections::BTreeMap::new();
-    for (g, n) in &all.groups {
-        *by.entry(g.class.name()).or_insert(0) += n;
-    }
-    println!("{by:?} {:?}", live.provenance());
+    println!("{} frames {:?}", all.pages(), t.elapsed());
+    let t = std::time::Instant::now();
+    let table = ParquetTable::new(order).unwrap();
+    let mut file = table.file(std::io::BufWriter::new(std::fs::File::create("/dev/shm/t.parquet").unwrap())).unwrap();
+    walk(&live, threads, 1 << 17, |f| table.row_group(f, live.names()), |g| file.append(g)).unwrap();
+    drop(file.finish(live.provenance(), missing).unwrap());
+    println!("{:?} {} bytes", t.elapsed(), std::fs::metadata("/dev/shm/t.parquet").unwrap().len());
 }

@@ -14,6 +14,7 @@ mod names;
 mod schema;
 mod source;
 mod summary;
+pub mod table;
 mod walk;
 
 pub use error::{CensusError, Result};
