@@ -1,4 +1,5 @@
-#![allow(clippy::print_stdout, clippy::unwrap_used)]
+//! How fast the frames of this machine are read and written.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a measurement, not a part of the program")]
 use coresift_census::{Source, Summary, live::Live, table::*, walk};
 fn main() {
     let threads = std::env::args().nth(1).map_or(1, |t| t.parse().unwrap());
