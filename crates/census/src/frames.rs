@@ -2,7 +2,9 @@
 
 use crate::names::NameId;
 use crate::schema::ColumnId;
+use crate::source::Source;
 use coresift_kernel::PageClass;
+use std::iter::zip;
 
 /// A 64-bit value that is not there.
 pub const NULL_LONG: i64 = i64::MIN;
@@ -59,6 +61,56 @@ pub enum Column<'a> {
     Times(&'a [i64], i64),
 }
 
+/// One row's value in a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cell {
+    /// There is none.
+    Null,
+    /// A number.
+    Number(i64),
+    /// A name.
+    Name(NameId),
+    /// A name that this program knows.
+    Fixed(&'static str),
+}
+
+impl Column<'_> {
+    /// The value in row `row`.
+    #[must_use]
+    pub fn at(&self, row: usize) -> Cell {
+        let long = |value: i64| if value == NULL_LONG { Cell::Null } else { Cell::Number(value) };
+        let int = |value: i32| if value == NULL_INT { Cell::Null } else { Cell::Number(value.into()) };
+        let name = |id: NameId| if id.is_null() { Cell::Null } else { Cell::Name(id) };
+        match *self {
+            Column::Long(all) => all.get(row).copied().map_or(Cell::Null, long),
+            Column::Int(all) => all.get(row).copied().map_or(Cell::Null, int),
+            Column::Name(all) => all.get(row).copied().map_or(Cell::Null, name),
+            Column::Class(all) => all.get(row).map_or(Cell::Null, |class| Cell::Fixed(class.name())),
+            Column::Mapping(all) => all.get(row).copied().flatten().map_or(Cell::Null, |kind| Cell::Fixed(kind.name())),
+            Column::SameLong(value) => long(value),
+            Column::SameName(id) => name(id),
+            Column::Times(all, factor) => all.get(row).map_or(Cell::Null, |v| Cell::Number(v.saturating_mul(factor))),
+        }
+    }
+
+    /// Sets in `changes`, at the place of each row that the next one differs from, that there is a change.
+    pub fn mark_changes(&self, changes: &mut [bool]) {
+        fn mark<T: PartialEq>(all: &[T], changes: &mut [bool]) {
+            for (change, (a, b)) in zip(changes, zip(all, all.iter().skip(1))) {
+                *change |= a != b;
+            }
+        }
+        match self {
+            Column::Long(all) | Column::Times(all, _) => mark(all, changes),
+            Column::Int(all) => mark(all, changes),
+            Column::Name(all) => mark(all, changes),
+            Column::Class(all) => mark(all, changes),
+            Column::Mapping(all) => mark(all, changes),
+            Column::SameLong(_) | Column::SameName(_) => {}
+        }
+    }
+}
+
 /// A window of rows. All vectors are of one length, that of [`Self::pfn`]; a column that the source does not give is all null.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "the fields are the columns of the schema, described there")]
@@ -86,6 +138,10 @@ pub struct Frames {
     pub time: i64,
     /// The source's name.
     pub source: Option<NameId>,
+    /// The machine's name.
+    pub host: Option<NameId>,
+    /// The kernel's release.
+    pub kernel: Option<NameId>,
     /// Bytes of a page.
     pub page_size: i64,
 }
@@ -125,6 +181,15 @@ impl Frames {
         refill(&mut self.mapping, n, None);
     }
 
+    /// Sets what is the same in every row of `source`. The time is not: a reader sets it when it reads.
+    pub(crate) fn come_from(&mut self, source: &dyn Source) {
+        let (names, from) = (source.names(), source.provenance());
+        let name = |text: &str| if text.is_empty() { None } else { Some(names.id(text)) };
+        (self.source, self.host, self.kernel) = (name(&from.source), name(&from.host), name(&from.kernel));
+        self.page_size = source.page_size().cast_signed();
+        self.time = from.time;
+    }
+
     /// The values of a column.
     #[must_use]
     pub fn column(&self, id: ColumnId) -> Column<'_> {
@@ -151,6 +216,8 @@ impl Frames {
             ColumnId::CgroupPath => Column::Name(&self.cgroup_path),
             ColumnId::Time => Column::SameLong(self.time),
             ColumnId::Source => Column::SameName(self.source.unwrap_or(NameId::NULL)),
+            ColumnId::Host => Column::SameName(self.host.unwrap_or(NameId::NULL)),
+            ColumnId::Kernel => Column::SameName(self.kernel.unwrap_or(NameId::NULL)),
         }
     }
 }

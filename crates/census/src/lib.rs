@@ -6,6 +6,7 @@
 //!     Frames, on all threads ─ walk(shape) ─> parts, in order ─ walk(take) ─> table file, Summary, picture
 //! ```
 
+mod counts;
 mod error;
 mod frames;
 mod kpf;
@@ -17,8 +18,9 @@ mod summary;
 pub mod table;
 mod walk;
 
+pub use counts::{Counts, Value};
 pub use error::{CensusError, Result};
-pub use frames::{Column, Frames, Mapping, NULL_INT, NULL_LONG};
+pub use frames::{Cell, Column, Frames, Mapping, NULL_INT, NULL_LONG};
 pub use kpf::Kpf;
 pub use names::{NameId, Names};
 pub use schema::{COLUMNS, ColumnId, Definition, Encoding, Kind};

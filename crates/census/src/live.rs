@@ -35,7 +35,6 @@ pub struct Live {
     zones: Zones,
     cgroups: Cgroups,
     provenance: Provenance,
-    source: NameId,
     has_counts: bool,
     has_cgroups: bool,
 }
@@ -88,9 +87,8 @@ impl Live {
             time: now(),
             unknown,
         };
-        let source = names.id(&provenance.source);
         let proc = proc.to_owned();
-        Ok(Self { proc, ranges, page_size, names, zones, cgroups, provenance, source, has_counts, has_cgroups })
+        Ok(Self { proc, ranges, page_size, names, zones, cgroups, provenance, has_counts, has_cgroups })
     }
 }
 
@@ -140,8 +138,6 @@ struct LiveReader<'l> {
 impl FrameReader for LiveReader<'_> {
     fn read(&mut self, runs: &[(u64, u64)], frames: &mut Frames) -> Result<Missing> {
         frames.time = now();
-        frames.source = Some(self.live.source);
-        frames.page_size = self.live.page_size.cast_signed();
         let mut missing = Missing::default();
         let mut row = 0;
         for &(start, end) in runs {

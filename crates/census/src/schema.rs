@@ -47,6 +47,10 @@ pub enum ColumnId {
     Time,
     /// What was looked at.
     Source,
+    /// The machine's name.
+    Host,
+    /// The kernel's release.
+    Kernel,
 }
 
 /// How the values of a column are held.
@@ -100,7 +104,7 @@ const fn row(
 }
 
 /// The columns, in the order of the table; `ColumnId as usize` is the place.
-pub const COLUMNS: [Definition; 22] = {
+pub const COLUMNS: [Definition; 24] = {
     use ColumnId as C;
     use Encoding::{Delta, Dictionary};
     use Kind::{Instant, Int, Long, Name};
@@ -141,6 +145,8 @@ pub const COLUMNS: [Definition; 22] = {
             "when the frame was looked at; of a dump, when the machine crashed",
         ),
         row(C::Source, "source", Name, false, Dictionary, "what was looked at: `live`, or the name of the dump"),
+        row(C::Host, "host", Name, true, Dictionary, "name of the machine"),
+        row(C::Kernel, "kernel", Name, true, Dictionary, "release of its kernel"),
     ]
 };
 

@@ -3,7 +3,13 @@
 mod order;
 #[cfg(feature = "parquet")]
 mod parquet;
+#[cfg(feature = "parquet")]
+mod small;
+mod text;
 
 pub use order::Order;
 #[cfg(feature = "parquet")]
 pub use parquet::{ParquetFile, ParquetTable, RowGroup};
+#[cfg(feature = "parquet")]
+pub use small::{BEFORE, PAGES, SMALL, small_table};
+pub use text::{TextFormat, TextTable};

@@ -35,6 +35,7 @@ pub fn walk<P: Send>(
             scope.spawn(|| {
                 let _alarm = Over { queue: &queue, on_panic: true };
                 let mut frames = Frames::default();
+                frames.come_from(source);
                 let mut reader: Option<Box<dyn FrameReader + '_>> = None;
                 while let Some(number) = queue.claim(windows.len()) {
                     let runs = windows.get(number).map_or(&[][..], Vec::as_slice);

@@ -20,6 +20,9 @@ fn help_reads_as_reviewed() {
         ("join", "join --help"),
         ("log", "log --help"),
         ("verify", "verify --help"),
+        ("pages", "pages --help"),
+        ("pages-snapshot", "pages snapshot --help"),
+        ("pages-summary", "pages summary --help"),
         ("repair", "repair --help"),
         ("explain", "explain --help"),
         ("unflatten", "unflatten --help"),
@@ -38,6 +41,9 @@ fn no_line_of_help_is_wider_than_a_terminal() {
         "info --help",
         "log --help",
         "verify --help",
+        "pages --help",
+        "pages snapshot --help",
+        "pages summary --help",
         "repair --help",
         "explain --help",
         "unflatten --help",
@@ -75,6 +81,9 @@ fn a_command_line_that_cannot_be_used_ends_with_64() {
         "info",
         "info --yaml vmcore",
         "--json makedumpfile -v",
+        "pages",
+        "pages snapshot",
+        "pages summary --by colour",
     ] {
         let ended = place.run(line);
         assert_eq!((ended.code, ended.out.as_str()), (Some(64), ""), "{line}: {}", ended.err);

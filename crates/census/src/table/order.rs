@@ -29,6 +29,9 @@ impl Order {
     }
 }
 
+/// The names of a class and of a slab cache, by which rows go.
+type Group = (&'static str, Option<Arc<str>>);
+
 /// A counting sort by runs of rows alike: stable, so that rows alike stay in the order of their frames.
 fn by_class(frames: &Frames, names: &Names) -> Vec<u32> {
     let mut runs: Vec<(PageClass, NameId, Range<u32>)> = Vec::new();
@@ -39,7 +42,7 @@ fn by_class(frames: &Frames, names: &Names) -> Vec<u32> {
         }
     }
     let mut texts: BTreeMap<NameId, Option<Arc<str>>> = BTreeMap::new();
-    let mut groups: BTreeMap<(&str, Option<Arc<str>>), Vec<Range<u32>>> = BTreeMap::new();
+    let mut groups: BTreeMap<Group, Vec<Range<u32>>> = BTreeMap::new();
     for (class, slab, rows) in runs {
         let slab = texts.entry(slab).or_insert_with(|| names.text(slab)).clone();
         groups.entry((class.name(), slab)).or_default().push(rows);

@@ -11,7 +11,7 @@ use parquet::basic::{Compression, LogicalType, Repetition, TimeUnit, Type as Phy
 use parquet::column::writer::{ColumnCloseResult, ColumnWriter, get_column_writer};
 use parquet::data_type::ByteArray;
 use parquet::file::metadata::{KeyValue, SortingColumn};
-use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterPropertiesPtr};
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::{ColumnPath, SchemaDescriptor, Type, TypePtr};
 use std::collections::HashMap;
@@ -48,12 +48,7 @@ impl ParquetTable {
         let fields = COLUMNS.iter().map(field).collect::<Result<Vec<_>>>()?;
         let schema = Type::group_type_builder("page_frames").with_fields(fields).build().map_err(other)?;
         let schema = Arc::new(schema);
-        let level = ZstdLevel::try_new(LEVEL).map_err(other)?;
-        let mut properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(level))
-            .set_statistics_enabled(EnabledStatistics::Page)
-            .set_data_page_row_count_limit(PAGE_ROWS)
-            .set_created_by(concat!("coresift ", env!("CARGO_PKG_VERSION")).to_owned());
+        let mut properties = properties()?;
         for column in COLUMNS {
             if column.encoding == Encoding::Delta {
                 let path = ColumnPath::from(column.name);
@@ -115,25 +110,44 @@ impl<W: Write + Send> ParquetFile<W> {
     /// # Errors
     /// The file cannot be written.
     pub fn finish(mut self, provenance: &Provenance, missing: Missing) -> Result<W> {
-        let pairs = [
-            ("coresift.schema", SCHEMA_VERSION.to_owned()),
-            ("coresift.source", provenance.source.clone()),
-            ("coresift.host", provenance.host.clone()),
-            ("coresift.kernel", provenance.kernel.clone()),
-            ("coresift.time_us", provenance.time.to_string()),
-            ("coresift.unknown", provenance.unknown.join("\n")),
-            ("coresift.missing.no_page", missing.no_page.to_string()),
-            ("coresift.missing.short", missing.short.to_string()),
-            ("coresift.missing.failed", missing.failed.to_string()),
-        ];
-        for (key, value) in pairs {
-            self.0.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
-        }
+        append_provenance(&mut self.0, provenance, missing);
         self.0.into_inner().map_err(other)
     }
 }
 
-fn field(column: &Definition) -> Result<TypePtr> {
+/// What all our files are written with.
+pub(super) fn properties() -> Result<WriterPropertiesBuilder> {
+    let level = ZstdLevel::try_new(LEVEL).map_err(other)?;
+    Ok(WriterProperties::builder()
+        .set_compression(Compression::ZSTD(level))
+        .set_statistics_enabled(EnabledStatistics::Page)
+        .set_data_page_row_count_limit(PAGE_ROWS)
+        .set_created_by(concat!("coresift ", env!("CARGO_PKG_VERSION")).to_owned()))
+}
+
+/// Puts into the file's metadata where its rows come from.
+pub(super) fn append_provenance<W: Write + Send>(
+    file: &mut SerializedFileWriter<W>,
+    provenance: &Provenance,
+    missing: Missing,
+) {
+    let pairs = [
+        ("coresift.schema", SCHEMA_VERSION.to_owned()),
+        ("coresift.source", provenance.source.clone()),
+        ("coresift.host", provenance.host.clone()),
+        ("coresift.kernel", provenance.kernel.clone()),
+        ("coresift.time_us", provenance.time.to_string()),
+        ("coresift.unknown", provenance.unknown.join("\n")),
+        ("coresift.missing.no_page", missing.no_page.to_string()),
+        ("coresift.missing.short", missing.short.to_string()),
+        ("coresift.missing.failed", missing.failed.to_string()),
+    ];
+    for (key, value) in pairs {
+        file.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
+    }
+}
+
+pub(super) fn field(column: &Definition) -> Result<TypePtr> {
     let (physical, logical) = match column.kind {
         Kind::Long => (Physical::INT64, None),
         Kind::Int(bits) => {
@@ -220,7 +234,7 @@ fn levels<T>(values: &[T], there: impl Fn(&T) -> bool) -> Vec<i16> {
     values.iter().map(|v| i16::from(there(v))).collect()
 }
 
-fn other(error: parquet::errors::ParquetError) -> CensusError {
+pub(super) fn other(error: parquet::errors::ParquetError) -> CensusError {
     CensusError::Output(std::io::Error::other(error))
 }
 

@@ -6,6 +6,8 @@ mod explain;
 mod info;
 mod join;
 mod log;
+#[cfg(feature = "census")]
+mod pages;
 mod repair;
 pub mod unflatten;
 mod verify;
@@ -34,6 +36,8 @@ enum Command {
     Log(log::Args),
     Verify(verify::Args),
     Explain(explain::Args),
+    #[cfg(feature = "census")]
+    Pages(pages::Args),
     Repair(repair::Args),
     Unflatten(unflatten::Args),
     /// Take the place of makedumpfile (its options: `coresift makedumpfile -h`)
@@ -72,6 +76,8 @@ pub fn main(args: &[OsString]) -> Exit {
         Ok(Cli { command: Command::Log(args) }) => log::run(&args),
         Ok(Cli { command: Command::Verify(args) }) => verify::run(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::run(&args),
+        #[cfg(feature = "census")]
+        Ok(Cli { command: Command::Pages(args) }) => pages::run(&args),
         Ok(Cli { command: Command::Repair(args) }) => repair::run(&args),
         Ok(Cli { command: Command::Unflatten(args) }) => unflatten::run(&args),
         // `main` takes this command before clap sees its options; what is left are spellings clap alone understands.

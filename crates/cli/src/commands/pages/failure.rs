@@ -1,0 +1,32 @@
+//! How a command on page frames fails.
+
+use crate::exit::Exit;
+use crate::failure::Failing;
+use coresift_census::CensusError;
+use std::path::PathBuf;
+
+/// Why a command on page frames ends.
+#[derive(Debug, thiserror::Error)]
+pub enum PagesError {
+    /// The source, or what is made of it.
+    #[error(transparent)]
+    Census(#[from] CensusError),
+    /// The file to be made.
+    #[error(transparent)]
+    New(#[from] super::new_file::NewFileError),
+    /// A signal came.
+    #[error("ended by signal {0}; nothing is left of what was being written")]
+    Signal(usize),
+}
+
+/// Says what `error` is; the exit code that belongs to it.
+pub fn tell(error: PagesError, inputs: &[PathBuf], json: bool) -> Exit {
+    let failing = Failing::new(inputs, json);
+    let advice = match &error {
+        PagesError::Census(CensusError::Permission { .. } | CensusError::Hidden { .. }) => {
+            Some("run it as root, or give it a dump or a snapshot")
+        }
+        _ => None,
+    };
+    failing.any(Box::new(error), advice)
+}
