@@ -2,53 +2,18 @@
 
 use crate::class::{ClassSet, PageClass};
 use crate::error::Result;
+use crate::frame::FlagNames;
 use crate::kernel::Kernel;
 use crate::nodes;
 use crate::page::{HUGETLB_ORDER, RawPage};
 use crate::scan::{ClassSink, Scanner};
-use crate::symbols::{Symbols, Wanted};
+use crate::symbols::Symbols;
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use coresift_format::{CHUNK_SHIFT, PageSet, Pfn, PhysicalMemory};
 
-/// Page flags by their own names (`enum pageflags`); the others there are aliases for a use.
-pub const WANTED: Wanted = Wanted {
-    enumerators: &[
-        "PG_locked",
-        "PG_writeback",
-        "PG_referenced",
-        "PG_uptodate",
-        "PG_dirty",
-        "PG_lru",
-        "PG_head",
-        "PG_waiters",
-        "PG_active",
-        "PG_workingset",
-        "PG_error",
-        "PG_slab",
-        "PG_owner_priv_1",
-        "PG_owner_2",
-        "PG_arch_1",
-        "PG_reserved",
-        "PG_private",
-        "PG_private_2",
-        "PG_mappedtodisk",
-        "PG_reclaim",
-        "PG_swapbacked",
-        "PG_unevictable",
-        "PG_dropbehind",
-        "PG_mlocked",
-        "PG_uncached",
-        "PG_hwpoison",
-        "PG_young",
-        "PG_idle",
-        "PG_arch_2",
-        "PG_arch_3",
-    ],
-    ..Wanted::NONE
-};
+/// What an [`Inspector`] asks for by name.
+pub use crate::frame::FLAGS_WANTED as WANTED;
 
-/// Numbers of page flags that VMCOREINFO exports.
-const EXPORTED: &[&str] = &["PG_lru", "PG_private", "PG_swapbacked", "PG_slab", "PG_hwpoison"];
 /// Page types that VMCOREINFO exports.
 const TYPES: &[(&str, &str)] = &[
     ("PAGE_BUDDY_MAPCOUNT_VALUE", "buddy"),
@@ -96,8 +61,7 @@ pub struct Inspector<'a> {
     memory: &'a dyn PhysicalMemory,
     scanner: Scanner<'a>,
     reader: KernelReader<'a>,
-    /// Flag numbers and names.
-    names: Vec<(u32, &'static str)>,
+    names: FlagNames,
     /// Free pages, where only the free lists tell them.
     free: Option<PageSet>,
 }
@@ -106,19 +70,7 @@ impl<'a> Inspector<'a> {
     /// An inspector of `memory`. `symbols` are those that [`WANTED`] found, if any were.
     #[must_use]
     pub fn new(kernel: &'a Kernel, memory: &'a dyn PhysicalMemory, symbols: Option<&Symbols>) -> Self {
-        let by_types = |name: &&'static str| {
-            let number = symbols?.enumerator(name, "naming page flags").ok()?;
-            Some((u32::try_from(number).ok()?, *name))
-        };
-        let mut names: Vec<(u32, &str)> = WANTED.enumerators.iter().filter_map(by_types).collect();
-        for name in EXPORTED {
-            if let Ok(Some(number)) = kernel.info.bit(name)
-                && names.iter().all(|known| known.0 != number)
-            {
-                names.push((number, name));
-            }
-        }
-        names.sort_unstable();
+        let names = FlagNames::new(symbols, &kernel.info);
         let scanner = Scanner::new(kernel, memory, ClassSet::NONE);
         // A kernel whose lists cannot be walked either has its free pages taken for its own, in a dump too.
         let free = if kernel.rules.knows_buddy() { None } else { nodes::walk_free_lists(kernel, memory).ok() };
@@ -183,17 +135,7 @@ impl<'a> Inspector<'a> {
     }
 
     fn flags(&self, flags: u64) -> Vec<String> {
-        /// Bits that hold flags in every configuration: section, node and zone are above (include/linux/page-flags-layout.h).
-        const FLAGS: u32 = 21;
-        let last = self.names.last().map_or(FLAGS, |last| FLAGS.max(last.0 + 1));
-        (0..last.min(u64::BITS))
-            .filter(|bit| flags >> bit & 1 == 1)
-            .filter_map(|bit| match self.names.iter().find(|name| name.0 == bit) {
-                Some((_, name)) => Some((*name).to_owned()),
-                None if bit < FLAGS => Some(format!("bit {bit}")),
-                None => None,
-            })
-            .collect()
+        self.names.set(flags).map(|(bit, name)| name.map_or_else(|| format!("bit {bit}"), str::to_owned)).collect()
     }
 
     fn page_type(&self, mapcount: i32) -> Option<&'static str> {

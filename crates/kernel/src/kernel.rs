@@ -211,6 +211,18 @@ impl Boot {
     }
 }
 
+/// When the machine crashed, in microseconds since 1970: by the dump's header, else by VMCOREINFO, in full seconds.
+#[must_use]
+pub fn crash_time(input: &Input, info: &VmcoreInfo) -> Option<i64> {
+    let header = input.kdump_header().map(|(header, _)| (header.tv_sec, header.tv_usec));
+    let header = header.filter(|(seconds, _)| *seconds > 0);
+    let (seconds, micros) = match header {
+        Some(time) => time,
+        None => (info.text("CRASHTIME").and_then(|value| value.parse().ok())?, 0),
+    };
+    seconds.checked_mul(1_000_000)?.checked_add(micros)
+}
+
 /// Text of a dump without what would steer a terminal or forge a line of a report.
 #[must_use]
 pub fn printable(text: &str) -> String {

@@ -1,11 +1,13 @@
 //! NUMA nodes and zones: the kernel's own count of free pages, and its free lists.
 
 use crate::error::{KernelError, Result};
+use crate::frame;
 use crate::kernel::Kernel;
 use crate::page::MAX_ORDERS;
+use crate::symbols::{Symbols, Wanted};
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use crate::vmcoreinfo::VmcoreInfo;
-use coresift_format::{CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, PhysicalMemory};
+use coresift_format::{CHUNK_PAGES, CHUNK_SHIFT, ChunkBits, PageSet, PageSetBuilder, Pfn, PhysicalMemory};
 use std::collections::BTreeMap;
 
 /// More zones than any kernel has in a node; a bound on what a torn dump can make us loop over.
@@ -59,6 +61,48 @@ impl ChunkFree {
     }
 }
 
+/// What [`spans`] asks for by name.
+pub const SPANS_WANTED: Wanted = Wanted {
+    members: &[("zone", "zone_start_pfn"), ("zone", "spanned_pages"), ("zone", "name"), ("pglist_data", "node_id")],
+    ..Wanted::NONE
+};
+/// The longest name of a zone: `Movable` and `DMA32` are real ones.
+const MOST_ZONE_NAME: usize = 16;
+
+/// The page frames that a zone spans; those of other zones and holes can be among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZoneSpan {
+    /// First page frame.
+    pub start: Pfn,
+    /// One more than the last.
+    pub end: Pfn,
+    /// The NUMA node.
+    pub node: u32,
+    /// The zone's name.
+    pub name: String,
+}
+
+/// The spans of all populated zones, by `symbols`, those that [`SPANS_WANTED`] found.
+///
+/// # Errors
+/// The kernel does not tell what leads to them, or they cannot be read.
+pub fn spans(kernel: &Kernel, memory: &dyn PhysicalMemory, symbols: &Symbols) -> Result<Vec<ZoneSpan>> {
+    const PURPOSE: &str = "telling the zones of pages";
+    let at = |structure, member| symbols.offset(structure, member, PURPOSE);
+    let (start, spanned, name) = (at("zone", "zone_start_pfn")?, at("zone", "spanned_pages")?, at("zone", "name")?);
+    let node_id = at("pglist_data", "node_id")?;
+    let mut reader = kernel.reader(memory);
+    let mut spans = Vec::new();
+    for (node, zone) in zones(kernel, &mut reader)? {
+        let start = reader.read_u64(zone.plus(start))?;
+        let end = start.saturating_add(reader.read_u64(zone.plus(spanned))?);
+        let text = VirtAddr(reader.read_u64(zone.plus(name))?);
+        let name = frame::text(&mut reader, text, MOST_ZONE_NAME)?;
+        spans.push(ZoneSpan { start: Pfn(start), end: Pfn(end), node: reader.read_u32(node.plus(node_id))?, name });
+    }
+    Ok(spans)
+}
+
 /// The addresses of all nodes (`struct pglist_data`).
 ///
 /// # Errors
@@ -88,11 +132,11 @@ pub fn addresses(kernel: &Kernel, reader: &mut KernelReader<'_>) -> Result<Vec<V
     Ok(nodes)
 }
 
-/// The addresses of all populated zones.
+/// The addresses of all populated zones, each behind that of its node.
 ///
 /// # Errors
 /// VMCOREINFO lacks what leads to the nodes, or they cannot be read.
-fn zones(kernel: &Kernel, reader: &mut KernelReader<'_>) -> Result<Vec<VirtAddr>> {
+fn zones(kernel: &Kernel, reader: &mut KernelReader<'_>) -> Result<Vec<(VirtAddr, VirtAddr)>> {
     const PURPOSE: &str = "finding the zones";
     let info = &kernel.info;
     let need = |value: Option<u64>, key: &str| VmcoreInfo::require(value, key, PURPOSE);
@@ -107,7 +151,7 @@ fn zones(kernel: &Kernel, reader: &mut KernelReader<'_>) -> Result<Vec<VirtAddr>
         for i in 0..reader.read_u32(node.plus(nr_zones))?.min(MAX_ZONES) {
             let zone = node.plus(node_zones + u64::from(i) * zone_size);
             if reader.read_u64(zone.plus(spanned))? != 0 {
-                zones.push(zone);
+                zones.push((node, zone));
             }
         }
     }
@@ -131,7 +175,7 @@ pub fn free_pages(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<u64> {
     })?;
     let mut reader = kernel.reader(memory);
     let mut sum = 0u64;
-    for zone in zones(kernel, &mut reader)? {
+    for (_, zone) in zones(kernel, &mut reader)? {
         let value = reader.read_u64(zone.plus(stat + index * 8))?.cast_signed();
         sum = sum.saturating_add(u64::try_from(value).unwrap_or(0));
     }
@@ -170,7 +214,7 @@ pub fn walk_free_lists(kernel: &Kernel, memory: &dyn PhysicalMemory) -> Result<P
     // No list can hold more pages than there are, nor more blocks than the dump has struct pages, so a circle ends.
     let mut budget = memory.ram().len();
     let mut blocks = memory.data_pages().saturating_mul(page) / kernel.memmap.struct_size;
-    for zone in zones(kernel, &mut reader)? {
+    for (_, zone) in zones(kernel, &mut reader)? {
         for order in 0..orders {
             for kind in 0..types {
                 let head = zone.plus(area_at + order * area_size + list_at + kind * head_size);

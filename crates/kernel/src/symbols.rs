@@ -196,6 +196,13 @@ impl Symbols {
         found.ok_or_else(|| KernelError::MissingKey { key: format!("the member {structure}.{member}"), purpose })
     }
 
+    /// The offset, in bytes, of the first of these members, by the names that kernels have had for one, that this kernel has.
+    #[must_use]
+    pub fn first_offset(&self, names: &[(&'static str, &'static str)]) -> Option<u64> {
+        let members = &self.types().ok()?.members;
+        names.iter().find_map(|name| members.get(name).copied())
+    }
+
     /// The size of `structure`, in bytes.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ pub struct RawPage {
 impl PageRules {
     /// The words of `page`, the bytes of a `struct page`.
     #[must_use]
+    #[inline]
     pub fn raw(&self, page: &[u8]) -> RawPage {
         RawPage {
             flags: word(page, self.flags),
