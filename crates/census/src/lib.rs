@@ -7,6 +7,7 @@
 //! ```
 
 mod counts;
+pub mod dump;
 mod error;
 mod frames;
 mod kpf;
@@ -17,6 +18,7 @@ mod source;
 mod summary;
 pub mod table;
 mod walk;
+mod zones;
 
 pub use counts::{Counts, Value};
 pub use error::{CensusError, Result};

@@ -4,13 +4,13 @@ mod cgroups;
 mod compound;
 mod iomem;
 mod words;
-mod zones;
 
 use crate::error::{CensusError, Result};
 use crate::frames::Frames;
 use crate::kpf::Kpf;
 use crate::names::{NameId, Names};
 use crate::source::{FrameReader, Missing, Provenance, Source};
+use crate::zones::Zones;
 use cgroups::Cgroups;
 use compound::Compounds;
 use coresift_format::Pfn;
@@ -19,7 +19,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use words::Words;
-use zones::Zones;
 
 /// Memory sections of x86-64 have this many page frames, as a power of two (`SECTION_SIZE_BITS` 27).
 const SECTION_SHIFT: u32 = 15;
@@ -187,19 +186,7 @@ impl LiveReader<'_> {
 
     /// Node, zone and section of the frames of a run.
     fn place(&self, start: u64, end: u64, row: usize, frames: &mut Frames) {
-        let mut at = start;
-        for (to, zone) in self.live.zones.of(Pfn(start), Pfn(end)) {
-            let rows = row + (at - start) as usize..row + (to.0 - start) as usize;
-            if let Some((node, name)) = zone {
-                if let Some(nodes) = frames.node.get_mut(rows.clone()) {
-                    nodes.fill(node);
-                }
-                if let Some(zones) = frames.zone.get_mut(rows) {
-                    zones.fill(name);
-                }
-            }
-            at = to.0;
-        }
+        self.live.zones.fill(Pfn(start), Pfn(end), row, frames);
         for (pfn, section) in (start..end).zip(frames.section.iter_mut().skip(row)) {
             *section = i32::try_from(pfn >> SECTION_SHIFT).unwrap_or(i32::MAX);
         }

@@ -46,6 +46,8 @@ pub struct Missing {
     pub short: u64,
     /// Frames that could not be read.
     pub failed: u64,
+    /// Frames whose file, slab cache or cgroup is null because what the page points at cannot be read, or cannot be that.
+    pub lost: u64,
 }
 
 impl Missing {
@@ -54,6 +56,7 @@ impl Missing {
         self.no_page += other.no_page;
         self.short += other.short;
         self.failed += other.failed;
+        self.lost += other.lost;
     }
 }
 

@@ -133,12 +133,7 @@ impl Files {
     }
 
     /// The path of an inode by the first of its names.
-    fn path(
-        &self,
-        reader: &mut KernelReader<'_>,
-        known: &mut Directories,
-        inode: VirtAddr,
-    ) -> Result<Option<String>> {
+    fn path(&self, reader: &mut KernelReader<'_>, known: &mut Directories, inode: VirtAddr) -> Result<Option<String>> {
         let at = inode.plus(self.dentries);
         let first = reader.read_u64(at)?;
         if first == 0 {

@@ -113,7 +113,7 @@ impl Input {
 
 /// Says what went missing while rows were read.
 pub fn tell_missing(missing: Missing) {
-    let Missing { no_page, short, failed } = missing;
+    let Missing { no_page, short, failed, lost } = missing;
     for (frames, what) in [
         (no_page, "have no page descriptor (memory that comes or goes, holes)"),
         (short, "are past the end of what the source tells"),
@@ -122,5 +122,10 @@ pub fn tell_missing(missing: Missing) {
         if frames > 0 {
             output::complain(&format!("note: {frames} page frames {what}; their class is a guess"));
         }
+    }
+    if lost > 0 {
+        output::complain(&format!(
+            "note: {lost} page frames point at a file, slab cache or cgroup that cannot be read; those columns are null"
+        ));
     }
 }

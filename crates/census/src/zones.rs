@@ -1,7 +1,9 @@
-//! Node and zone of a page frame, by /proc/zoneinfo.
+//! Node and zone of a page frame, by the spans of zones.
 
+use crate::frames::{Frames, NULL_INT};
 use crate::names::{NameId, Names};
 use coresift_format::Pfn;
+use coresift_kernel::nodes::ZoneSpan;
 
 /// A zone's span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +19,35 @@ struct Zone {
 pub struct Zones(Vec<Zone>);
 
 impl Zones {
+    /// The zones of a dump's kernel.
+    #[must_use]
+    pub fn of_spans(spans: &[ZoneSpan], names: &Names) -> Self {
+        let zone = |span: &ZoneSpan| Zone {
+            start: span.start,
+            end: span.end,
+            node: i32::try_from(span.node).unwrap_or(NULL_INT),
+            name: names.id(&span.name),
+        };
+        Self(spans.iter().map(zone).collect())
+    }
+
+    /// Node and zone of the rows of the frames `start..end`, which begin at `row`.
+    pub fn fill(&self, start: Pfn, end: Pfn, row: usize, frames: &mut Frames) {
+        let mut at = start;
+        for (to, zone) in self.of(start, end) {
+            let rows = row + (at.0 - start.0) as usize..row + (to.0 - start.0) as usize;
+            if let Some((node, name)) = zone {
+                if let Some(nodes) = frames.node.get_mut(rows.clone()) {
+                    nodes.fill(node);
+                }
+                if let Some(zones) = frames.zone.get_mut(rows) {
+                    zones.fill(name);
+                }
+            }
+            at = to;
+        }
+    }
+
     /// The zones in `text`, the content of /proc/zoneinfo. What cannot be read in it is left out.
     #[must_use]
     pub fn parse(text: &str, names: &Names) -> Self {
