@@ -3,6 +3,8 @@
 use crate::exit::Exit;
 use crate::failure::Failing;
 use coresift_census::CensusError;
+use coresift_format::FormatError;
+use coresift_kernel::KernelError;
 use std::path::PathBuf;
 
 /// Why a command on page frames ends.
@@ -11,6 +13,12 @@ pub enum PagesError {
     /// The source, or what is made of it.
     #[error(transparent)]
     Census(#[from] CensusError),
+    /// A dump that cannot be opened.
+    #[error(transparent)]
+    Dump(#[from] FormatError),
+    /// Debug information that cannot be used.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     /// The file to be made.
     #[error(transparent)]
     New(#[from] super::new_file::NewFileError),
@@ -28,5 +36,9 @@ pub fn tell(error: PagesError, inputs: &[PathBuf], json: bool) -> Exit {
         }
         _ => None,
     };
-    failing.any(Box::new(error), advice)
+    match error {
+        PagesError::Dump(error) => failing.format(error),
+        PagesError::Kernel(error) | PagesError::Census(CensusError::Kernel(error)) => failing.kernel(&error, None),
+        error => failing.any(Box::new(error), advice),
+    }
 }

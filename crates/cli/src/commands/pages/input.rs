@@ -3,11 +3,13 @@
 use super::WINDOW;
 use super::failure::PagesError;
 use crate::{output, progress, signals};
+use coresift_census::dump::Dump;
 use coresift_census::live::Live;
 use coresift_census::{CensusError, ColumnId, Counts, Frames, Missing, Names, Provenance, Source, walk};
 use coresift_engine::Stage;
+use coresift_kernel::debuginfo::DebugFile;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,6 +19,14 @@ pub struct Reading {
     /// Reading threads [default: one for each usable cpu]
     #[arg(long, value_name = "N", value_parser = super::super::threads)]
     pub threads: Option<NonZeroUsize>,
+    /// The kernel's vmlinux with debug information, for what a dump does not tell of
+    /// itself (before Linux 6.0)
+    #[arg(long, value_name = "FILE", requires = "dump", verbatim_doc_comment)]
+    pub vmlinux: Option<PathBuf>,
+    /// An ELF core or a kdump-compressed file, flattened or not; or the parts of a
+    /// split set [default: this machine]
+    #[arg(value_name = "DUMP", verbatim_doc_comment)]
+    pub dump: Vec<PathBuf>,
 }
 
 impl Reading {
@@ -33,12 +43,17 @@ pub struct Input {
 }
 
 impl Input {
-    /// The machine this runs on.
+    /// The dump, else the machine this runs on.
     ///
     /// # Errors
     /// It cannot be read.
     pub fn open(reading: &Reading) -> Result<Self, PagesError> {
-        let source = Box::new(Live::open(Path::new("/proc"))?);
+        let source: Box<dyn Source> = if reading.dump.is_empty() {
+            Box::new(Live::open(Path::new("/proc"))?)
+        } else {
+            let debug = reading.vmlinux.as_deref().map(DebugFile::vmlinux).transpose()?;
+            Box::new(Dump::open(coresift_format::Input::open_parts(&reading.dump)?, debug.as_ref())?)
+        };
         Ok(Self { source, threads: reading.threads(), signal: signals::watch() })
     }
 

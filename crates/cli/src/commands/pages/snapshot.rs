@@ -64,6 +64,7 @@ fn help() -> String {
         "\
 Examples:
   coresift pages snapshot -o now.parquet
+  coresift pages snapshot -o crash.parquet /var/crash/vmcore
   coresift pages snapshot -o - --format csv | gzip > frames.csv.gz
 
 {}",
@@ -93,7 +94,7 @@ pub fn run(args: &Args) -> Exit {
             &format!("{}: {} page frames in {}\n", args.output.display(), count(rows), bytes(size)),
             Exit::Ok,
         ),
-        Err(error) => failure::tell(error, &[], false),
+        Err(error) => failure::tell(error, &args.reading.dump, false),
     }
 }
 

@@ -76,7 +76,7 @@ impl Args {
 pub fn run(args: &Args) -> Exit {
     match summarize(args) {
         Ok(exit) => exit,
-        Err(error) => failure::tell(error, &[], args.json),
+        Err(error) => failure::tell(error, &args.reading.dump, args.json),
     }
 }
 
