@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Lookups of a kind that a thread remembers: 2 MiB of files.
-const REMEMBERED: usize = 1 << 15;
+/// Lookups of a kind that a thread remembers: 4 MiB of files.
+const REMEMBERED: usize = 1 << 16;
 /// Bytes of paths that a census keeps: a million files with paths of 256 bytes. No real machine has been met that needs as much; a dump
 /// that was made to has no further paths, which ones depends on which thread came first.
 const PATH_ROOM: u64 = 256 << 20;

@@ -1,7 +1,9 @@
 //! Files: inode, device and path behind an `address_space`.
 
+use super::span::{Bytes, Span};
 use super::text::{MOST_DEPTH, MOST_NAME, MOST_PATH, no_address, path, text};
 use crate::error::{KernelError, Result};
+use crate::kernel::printable;
 use crate::symbols::{Symbols, Wanted};
 use crate::virt::{KernelReader, VirtAddr, VirtualMemory};
 use std::collections::HashMap;
@@ -32,25 +34,41 @@ pub(super) const WANTED: Wanted = Wanted {
 const ALIAS: &[(&str, &str)] = &[("dentry", "d_u.d_alias"), ("dentry", "d_alias")];
 /// `MINORBITS`: the lower bits of a `dev_t` in the kernel.
 const MINOR_BITS: u32 = 20;
-/// Directories whose paths are remembered: a few MiB.
+/// Directories and devices that are remembered: a few MiB.
 const MOST_DIRECTORIES: usize = 1 << 14;
 
 /// How files are found and named.
 #[derive(Clone, Copy, Debug)]
 pub struct Files {
     host: u64,
+    inode: InodeLayout,
+    data: u64,
+    dev: u64,
+    alias: u64,
+    dentry: DentryLayout,
+    base: VirtAddr,
+}
+
+/// Members of an inode that are read, all at once.
+#[derive(Clone, Copy, Debug)]
+struct InodeLayout {
+    span: Span,
     ino: u64,
     sb: u64,
     nlink: u64,
     dentries: u64,
-    data: u64,
-    dev: u64,
-    alias: u64,
+}
+
+/// Members of a dentry that are read, all at once; short names stand in the dentry behind them.
+#[derive(Clone, Copy, Debug)]
+struct DentryLayout {
+    span: Span,
     parent: u64,
     name: u64,
-    name_len: u64,
-    base: VirtAddr,
+    len: u64,
 }
+/// Bytes of a dentry's own name that are read along: most names are shorter than the 32 to 40 that fit.
+const OWN_NAME: u64 = 48;
 
 /// The file that pages are of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,9 +84,12 @@ pub struct FileOf {
     pub certain: bool,
 }
 
-/// Paths of directories that were met, by the addresses of their dentries.
+/// What a thread has met: paths of directories by the addresses of their dentries, devices by those of their super blocks.
 #[derive(Debug, Default)]
-pub struct Directories(HashMap<u64, Arc<str>>);
+pub struct Directories {
+    paths: HashMap<u64, Arc<str>>,
+    devices: HashMap<u64, u32>,
+}
 
 /// A name in a directory.
 struct Entry {
@@ -81,18 +102,18 @@ impl Files {
         let at = |structure, member| symbols.offset(structure, member, PURPOSE);
         let alias = symbols.first_offset(ALIAS);
         let lacks = || KernelError::MissingKey { key: "the member dentry.d_alias".to_owned(), purpose: PURPOSE };
+        let (ino, sb) = (at("inode", "i_ino")?, at("inode", "i_sb")?);
+        let (nlink, dentries) = (at("inode", "i_nlink")?, at("inode", "i_dentry")?);
+        let (parent, name) = (at("dentry", "d_parent")?, at("dentry", "d_name.name")?);
+        let len = at("dentry", "d_name.len")?;
+        let inode_span = Span::of(&[ino, sb, nlink, dentries], 0)?;
         Ok(Self {
             host: at("address_space", "host")?,
-            ino: at("inode", "i_ino")?,
-            sb: at("inode", "i_sb")?,
-            nlink: at("inode", "i_nlink")?,
-            dentries: at("inode", "i_dentry")?,
+            inode: InodeLayout { span: inode_span, ino, sb, nlink, dentries },
             data: at("inode", "i_data")?,
             dev: at("super_block", "s_dev")?,
             alias: alias.ok_or_else(lacks)?,
-            parent: at("dentry", "d_parent")?,
-            name: at("dentry", "d_name.name")?,
-            name_len: at("dentry", "d_name.len")?,
+            dentry: DentryLayout { span: Span::of(&[parent, name, len], OWN_NAME)?, parent, name, len },
             base,
         })
     }
@@ -114,31 +135,47 @@ impl Files {
             return Ok(None);
         }
         let inode = self.kernel("address_space.host", at, host)?;
-        let inode_number = reader.read_u64(inode.plus(self.ino))?;
-        let at = inode.plus(self.sb);
-        let super_block = reader.read_u64(at)?;
-        let super_block = self.kernel("inode.i_sb", at, super_block)?;
-        let dev = reader.read_u32(super_block.plus(self.dev))?;
-        let path = self.path(reader, known, inode).ok().flatten();
+        let bytes = self.inode.span.read(reader, inode)?;
+        let super_block = self.kernel("inode.i_sb", inode.plus(self.inode.sb), bytes.word(self.inode.sb))?;
+        let dev = self.device(reader, known, super_block)?;
+        let path = self.path(reader, known, inode, &bytes).ok().flatten();
         Ok(Some(FileOf {
-            inode: inode_number,
+            inode: bytes.word(self.inode.ino),
             device: (dev >> MINOR_BITS, dev & ((1 << MINOR_BITS) - 1)),
             path,
             certain: inode.plus(self.data) == mapping,
         }))
     }
 
+    fn device(&self, reader: &mut KernelReader<'_>, known: &mut Directories, super_block: VirtAddr) -> Result<u32> {
+        if let Some(dev) = known.devices.get(&super_block.0) {
+            return Ok(*dev);
+        }
+        let dev = reader.read_u32(super_block.plus(self.dev))?;
+        if known.devices.len() >= MOST_DIRECTORIES {
+            known.devices.clear();
+        }
+        known.devices.insert(super_block.0, dev);
+        Ok(dev)
+    }
+
     fn kernel(&self, what: &'static str, at: VirtAddr, value: u64) -> Result<VirtAddr> {
         if value < self.base.0 { Err(no_address(what, at, value)) } else { Ok(VirtAddr(value)) }
     }
 
-    /// The path of an inode by the first of its names.
-    fn path(&self, reader: &mut KernelReader<'_>, known: &mut Directories, inode: VirtAddr) -> Result<Option<String>> {
-        let at = inode.plus(self.dentries);
-        let first = reader.read_u64(at)?;
+    /// The path of an inode, whose members are `bytes`, by the first of its names.
+    fn path(
+        &self,
+        reader: &mut KernelReader<'_>,
+        known: &mut Directories,
+        inode: VirtAddr,
+        bytes: &Bytes,
+    ) -> Result<Option<String>> {
+        let first = bytes.word(self.inode.dentries);
         if first == 0 {
             return Ok(None);
         }
+        let at = inode.plus(self.inode.dentries);
         let dentry = self.kernel("inode.i_dentry", at, first)?.0.wrapping_sub(self.alias);
         let entry = self.entry(reader, dentry)?;
         let mut whole = if entry.parent == dentry {
@@ -146,7 +183,7 @@ impl Files {
         } else {
             path(&self.directory(reader, known, entry.parent)?, std::iter::once(&entry.name))
         };
-        if reader.read_u32(inode.plus(self.nlink))? == 0 {
+        if bytes.half(self.inode.nlink) == 0 {
             whole.push_str(" (deleted)");
         }
         Ok(Some(if whole.is_empty() { "/".to_owned() } else { whole }))
@@ -157,7 +194,7 @@ impl Files {
         let mut names = Vec::new();
         let (mut at, mut bytes) = (dentry, 0);
         let base = loop {
-            if let Some(path) = known.0.get(&at) {
+            if let Some(path) = known.paths.get(&at) {
                 break path.clone();
             }
             let entry = self.entry(reader, at)?;
@@ -172,24 +209,28 @@ impl Files {
             at = entry.parent;
         };
         let whole: Arc<str> = if names.is_empty() { base } else { path(&base, names.iter()).into() };
-        if known.0.len() >= MOST_DIRECTORIES {
-            known.0.clear();
+        if known.paths.len() >= MOST_DIRECTORIES {
+            known.paths.clear();
         }
-        known.0.insert(dentry, whole.clone());
+        known.paths.insert(dentry, whole.clone());
         Ok(whole)
     }
 
     fn entry(&self, reader: &mut KernelReader<'_>, dentry: u64) -> Result<Entry> {
         let dentry = self.kernel("a dentry", VirtAddr(dentry), dentry)?;
-        let parent = reader.read_u64(dentry.plus(self.parent))?;
-        let at = dentry.plus(self.name);
-        let name = reader.read_u64(at)?;
-        let name = self.kernel("dentry.d_name", at, name)?;
-        let len = reader.read_u32(dentry.plus(self.name_len))? as usize;
+        let layout = &self.dentry;
+        let bytes = layout.span.read(reader, dentry)?;
+        let at = dentry.plus(layout.name);
+        let name = self.kernel("dentry.d_name", at, bytes.word(layout.name))?;
+        let len = bytes.half(layout.len) as usize;
         if len > MOST_NAME {
-            return Err(no_address("the length of a dentry's name", dentry.plus(self.name_len), len as u64));
+            return Err(no_address("the length of a dentry's name", dentry.plus(layout.len), len as u64));
         }
-        Ok(Entry { name: text(reader, name, len)?, parent })
+        let name = match bytes.at(name.0.wrapping_sub(dentry.0), len) {
+            Some(own) => printable(&String::from_utf8_lossy(own)),
+            None => text(reader, name, len)?,
+        };
+        Ok(Entry { name, parent: bytes.word(layout.parent) })
     }
 }
 

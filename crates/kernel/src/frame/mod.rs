@@ -14,6 +14,7 @@ mod cgroup;
 mod file;
 mod flags;
 mod slab;
+mod span;
 mod text;
 mod words;
 
