@@ -41,6 +41,14 @@ pub enum CensusError {
         /// What is wrong, and what to do.
         what: String,
     },
+    /// A file is no table of page frames.
+    #[error("{}: {what}", path.display())]
+    Table {
+        /// The file.
+        path: PathBuf,
+        /// Where it is wrong, and what is.
+        what: String,
+    },
     /// A thread died before its windows were read.
     #[error("a reading thread ended before its work was done")]
     Stopped,

@@ -27,6 +27,9 @@ pub enum Mapping {
 }
 
 impl Mapping {
+    /// All kinds.
+    pub const ALL: [Self; 5] = [Self::None, Self::Anon, Self::File, Self::Ksm, Self::Movable];
+
     /// The name in the table.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -218,6 +221,53 @@ impl Frames {
             ColumnId::Source => Column::SameName(self.source.unwrap_or(NameId::NULL)),
             ColumnId::Host => Column::SameName(self.host.unwrap_or(NameId::NULL)),
             ColumnId::Kernel => Column::SameName(self.kernel.unwrap_or(NameId::NULL)),
+        }
+    }
+}
+
+/// A column's values, to be set.
+pub(crate) enum ColumnMut<'a> {
+    Long(&'a mut [i64]),
+    Int(&'a mut [i32]),
+    Name(&'a mut [NameId]),
+    Class(&'a mut [PageClass]),
+    Mapping(&'a mut [Option<Mapping>]),
+    /// The same number in every row.
+    SameLong(&'a mut i64),
+    /// The same name in every row.
+    SameName(&'a mut Option<NameId>),
+    /// What others say already.
+    Implied,
+}
+
+impl Frames {
+    /// The values of a column, to be set.
+    pub(crate) fn column_mut(&mut self, id: ColumnId) -> ColumnMut<'_> {
+        match id {
+            ColumnId::Pfn => ColumnMut::Long(&mut self.pfn),
+            ColumnId::Address => ColumnMut::Implied,
+            ColumnId::RawFlags => ColumnMut::Long(&mut self.raw_flags),
+            ColumnId::Flags => ColumnMut::Name(&mut self.flags),
+            ColumnId::Class => ColumnMut::Class(&mut self.class),
+            ColumnId::RefCount => ColumnMut::Int(&mut self.refcount),
+            ColumnId::MapCount => ColumnMut::Int(&mut self.mapcount),
+            ColumnId::Index => ColumnMut::Long(&mut self.index),
+            ColumnId::Mapping => ColumnMut::Mapping(&mut self.mapping),
+            ColumnId::Inode => ColumnMut::Long(&mut self.inode),
+            ColumnId::Device => ColumnMut::Name(&mut self.device),
+            ColumnId::Path => ColumnMut::Name(&mut self.path),
+            ColumnId::Slab => ColumnMut::Name(&mut self.slab),
+            ColumnId::Order => ColumnMut::Int(&mut self.order),
+            ColumnId::Head => ColumnMut::Long(&mut self.head),
+            ColumnId::Node => ColumnMut::Int(&mut self.node),
+            ColumnId::Zone => ColumnMut::Name(&mut self.zone),
+            ColumnId::Section => ColumnMut::Int(&mut self.section),
+            ColumnId::Cgroup => ColumnMut::Long(&mut self.cgroup),
+            ColumnId::CgroupPath => ColumnMut::Name(&mut self.cgroup_path),
+            ColumnId::Time => ColumnMut::SameLong(&mut self.time),
+            ColumnId::Source => ColumnMut::SameName(&mut self.source),
+            ColumnId::Host => ColumnMut::SameName(&mut self.host),
+            ColumnId::Kernel => ColumnMut::SameName(&mut self.kernel),
         }
     }
 }

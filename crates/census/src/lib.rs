@@ -3,7 +3,8 @@
 //! ```text
 //! live: /proc/iomem ─> ranges ─ /proc/kpageflags, kpagecount, kpagecgroup ┐
 //! dump: memory map ranges ─ struct page ──────────────────────────────────┴─> Frames (a window of rows, by pfn)
-//!     Frames, on all threads ─ walk(shape) ─> parts, in order ─ walk(take) ─> table file, Summary, picture
+//!     Frames, on all threads ─ walk(shape) ─> parts, in order ─ walk(take) ─> table file, Counts, picture
+//! a table's file ─ TableFile ─> Frames, a batch at a time
 //! ```
 
 mod counts;
@@ -15,7 +16,6 @@ pub mod live;
 mod names;
 mod schema;
 mod source;
-mod summary;
 pub mod table;
 mod walk;
 mod zones;
@@ -25,7 +25,6 @@ pub use error::{CensusError, Result};
 pub use frames::{Cell, Column, Frames, Mapping, NULL_INT, NULL_LONG};
 pub use kpf::Kpf;
 pub use names::{NameId, Names};
-pub use schema::{COLUMNS, ColumnId, Definition, Encoding, Kind};
+pub use schema::{COLUMNS, ColumnId, Definition, Encoding, Kind, every_column};
 pub use source::{FrameReader, Missing, Provenance, Source};
-pub use summary::{Group, Summary};
 pub use walk::walk;

@@ -150,6 +150,12 @@ pub const COLUMNS: [Definition; 24] = {
     ]
 };
 
+/// All columns, in the order of the table.
+#[must_use]
+pub fn every_column() -> [ColumnId; COLUMNS.len()] {
+    COLUMNS.map(|definition| definition.id)
+}
+
 impl ColumnId {
     /// Its definition.
     #[must_use]

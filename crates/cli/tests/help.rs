@@ -23,6 +23,8 @@ fn help_reads_as_reviewed() {
         ("pages", "pages --help"),
         ("pages-snapshot", "pages snapshot --help"),
         ("pages-summary", "pages summary --help"),
+        ("pages-top", "pages top --help"),
+        ("pages-diff", "pages diff --help"),
         ("repair", "repair --help"),
         ("explain", "explain --help"),
         ("unflatten", "unflatten --help"),
@@ -44,6 +46,8 @@ fn no_line_of_help_is_wider_than_a_terminal() {
         "pages --help",
         "pages snapshot --help",
         "pages summary --help",
+        "pages top --help",
+        "pages diff --help",
         "repair --help",
         "explain --help",
         "unflatten --help",
@@ -84,6 +88,9 @@ fn a_command_line_that_cannot_be_used_ends_with_64() {
         "pages",
         "pages snapshot",
         "pages summary --by colour",
+        "pages summary --json --prometheus",
+        "pages top colours",
+        "pages diff",
     ] {
         let ended = place.run(line);
         assert_eq!((ended.code, ended.out.as_str()), (Some(64), ""), "{line}: {}", ended.err);

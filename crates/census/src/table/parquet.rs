@@ -141,6 +141,7 @@ pub(super) fn append_provenance<W: Write + Send>(
         ("coresift.missing.no_page", missing.no_page.to_string()),
         ("coresift.missing.short", missing.short.to_string()),
         ("coresift.missing.failed", missing.failed.to_string()),
+        ("coresift.missing.lost", missing.lost.to_string()),
     ];
     for (key, value) in pairs {
         file.append_key_value_metadata(KeyValue::new(key.to_owned(), value));

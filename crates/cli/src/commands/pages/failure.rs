@@ -1,5 +1,6 @@
 //! How a command on page frames fails.
 
+use crate::cause;
 use crate::exit::Exit;
 use crate::failure::Failing;
 use coresift_census::CensusError;
@@ -13,15 +14,15 @@ pub enum PagesError {
     /// The source, or what is made of it.
     #[error(transparent)]
     Census(#[from] CensusError),
+    /// The file to be made.
+    #[error(transparent)]
+    New(#[from] super::new_file::NewFileError),
     /// A dump that cannot be opened.
     #[error(transparent)]
     Dump(#[from] FormatError),
     /// Debug information that cannot be used.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The file to be made.
-    #[error(transparent)]
-    New(#[from] super::new_file::NewFileError),
     /// A signal came.
     #[error("ended by signal {0}; nothing is left of what was being written")]
     Signal(usize),
@@ -30,6 +31,10 @@ pub enum PagesError {
 /// Says what `error` is; the exit code that belongs to it.
 pub fn tell(error: PagesError, inputs: &[PathBuf], json: bool) -> Exit {
     let failing = Failing::new(inputs, json);
+    let exit = match &error {
+        PagesError::Census(CensusError::Table { .. }) => Exit::Damaged,
+        _ => Exit::Failed,
+    };
     let advice = match &error {
         PagesError::Census(CensusError::Permission { .. } | CensusError::Hidden { .. }) => {
             Some("run it as root, or give it a dump or a snapshot")
@@ -39,6 +44,6 @@ pub fn tell(error: PagesError, inputs: &[PathBuf], json: bool) -> Exit {
     match error {
         PagesError::Dump(error) => failing.format(error),
         PagesError::Kernel(error) | PagesError::Census(CensusError::Kernel(error)) => failing.kernel(&error, None),
-        error => failing.any(Box::new(error), advice),
+        error => failing.tell(cause::chain(&error).collect(), advice, exit),
     }
 }

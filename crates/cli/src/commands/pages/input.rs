@@ -5,13 +5,14 @@ use super::failure::PagesError;
 use crate::{output, progress, signals};
 use coresift_census::dump::Dump;
 use coresift_census::live::Live;
+use coresift_census::table::TableFile;
 use coresift_census::{CensusError, ColumnId, Counts, Frames, Missing, Names, Provenance, Source, walk};
 use coresift_engine::Stage;
 use coresift_kernel::debuginfo::DebugFile;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The options of every command that reads page frames.
 #[derive(clap::Args)]
@@ -21,12 +22,17 @@ pub struct Reading {
     pub threads: Option<NonZeroUsize>,
     /// The kernel's vmlinux with debug information, for what a dump does not tell of
     /// itself (before Linux 6.0)
-    #[arg(long, value_name = "FILE", requires = "dump", verbatim_doc_comment)]
+    #[arg(long, value_name = "FILE", verbatim_doc_comment)]
     pub vmlinux: Option<PathBuf>,
-    /// An ELF core or a kdump-compressed file, flattened or not; or the parts of a
-    /// split set [default: this machine]
-    #[arg(value_name = "DUMP", verbatim_doc_comment)]
-    pub dump: Vec<PathBuf>,
+}
+
+/// What is read.
+#[derive(clap::Args)]
+pub struct Files {
+    /// A snapshot; or a dump: an ELF core or a kdump-compressed file, flattened or not,
+    /// or the parts of a split set [default: this machine]
+    #[arg(value_name = "INPUT", verbatim_doc_comment)]
+    pub input: Vec<PathBuf>,
 }
 
 impl Reading {
@@ -37,39 +43,75 @@ impl Reading {
 
 /// Something that has page frames.
 pub struct Input {
-    source: Box<dyn Source>,
+    from: From,
     threads: usize,
-    signal: Arc<AtomicUsize>,
+    progress: bool,
+}
+
+enum From {
+    Source(Box<dyn Source>),
+    Table(TableFile),
+}
+
+/// The number of the signal that came, once for all inputs of a command.
+fn signal() -> usize {
+    static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
+    SIGNAL.get_or_init(signals::watch).load(Ordering::Relaxed)
 }
 
 impl Input {
-    /// The dump, else the machine this runs on.
+    /// The snapshot or the dump in `files`; without one, the machine this runs on.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn open(reading: &Reading) -> Result<Self, PagesError> {
-        let source: Box<dyn Source> = if reading.dump.is_empty() {
-            Box::new(Live::open(Path::new("/proc"))?)
-        } else {
-            let debug = reading.vmlinux.as_deref().map(DebugFile::vmlinux).transpose()?;
-            Box::new(Dump::open(coresift_format::Input::open_parts(&reading.dump)?, debug.as_ref())?)
+    pub fn open(files: &[PathBuf], reading: &Reading) -> Result<Self, PagesError> {
+        signal();
+        let table = match files {
+            [file] => TableFile::open(file)?,
+            _ => None,
         };
-        Ok(Self { source, threads: reading.threads(), signal: signals::watch() })
+        let is_dump = table.is_none() && !files.is_empty();
+        if reading.vmlinux.is_some() && !is_dump {
+            output::complain("--vmlinux has no effect: the input is no dump");
+        }
+        let from = match table {
+            Some(table) => From::Table(table),
+            None if is_dump => {
+                let debug = reading.vmlinux.as_deref().map(DebugFile::vmlinux).transpose()?;
+                From::Source(Box::new(Dump::open(coresift_format::Input::open_parts(files)?, debug.as_ref())?))
+            }
+            None => From::Source(Box::new(Live::open(Path::new("/proc"))?)),
+        };
+        Ok(Self { from, threads: reading.threads(), progress: true })
+    }
+
+    /// The same without progress, where several are read at once.
+    pub fn quiet(self) -> Self {
+        Self { progress: false, ..self }
     }
 
     /// Where the rows come from.
     pub fn provenance(&self) -> &Provenance {
-        self.source.provenance()
+        match &self.from {
+            From::Source(source) => source.provenance(),
+            From::Table(table) => table.provenance(),
+        }
     }
 
     /// The names that rows speak of.
     pub fn names(&self) -> &Names {
-        self.source.names()
+        match &self.from {
+            From::Source(source) => source.names(),
+            From::Table(table) => table.names(),
+        }
     }
 
     /// Bytes of a page.
     pub fn page_size(&self) -> u64 {
-        self.source.page_size()
+        match &self.from {
+            From::Source(source) => source.page_size(),
+            From::Table(table) => table.page_size(),
+        }
     }
 
     /// Says once what the source cannot tell.
@@ -79,32 +121,48 @@ impl Input {
         }
     }
 
-    /// Reads all rows, a window at a time: `shape` on the threads, `take` in order.
+    /// Reads all rows, some at a time: `shape` on the threads, `take` in order. Of a snapshot only `columns` are read.
     ///
     /// # Errors
     /// As those of the source, of `shape` and `take`; a signal.
     pub fn read<P: Send>(
         &self,
+        columns: &[ColumnId],
         shape: impl Fn(&mut Frames) -> Result<P, CensusError> + Sync,
         mut take: impl FnMut(P) -> Result<(), CensusError>,
     ) -> Result<Missing, PagesError> {
-        let total: u64 = self.source.ranges().iter().map(|(start, end)| end.0 - start.0).sum();
-        let mut done = 0;
-        let progress = progress::new();
-        let shape = |frames: &mut Frames| Ok((frames.len() as u64, shape(frames)?));
-        let result = walk(&*self.source, self.threads, WINDOW, shape, |(rows, part)| {
-            if self.signal.load(Ordering::Relaxed) != 0 {
-                return Err(CensusError::Stopped);
-            }
-            done += rows;
-            progress.progress(Stage::FindPages, done, total);
-            take(part)
-        });
-        progress.finish();
-        match self.signal.load(Ordering::Relaxed) {
+        let mut take = |part| if signal() == 0 { take(part) } else { Err(CensusError::Stopped) };
+        let result = match &self.from {
+            From::Table(table) => table.read(columns, &mut |frames| take(shape(frames)?)).map(|()| Missing::default()),
+            From::Source(source) => self.walk(&**source, shape, take),
+        };
+        match signal() {
             0 => Ok(result?),
             signal => Err(PagesError::Signal(signal)),
         }
+    }
+
+    fn walk<P: Send>(
+        &self,
+        source: &dyn Source,
+        shape: impl Fn(&mut Frames) -> Result<P, CensusError> + Sync,
+        mut take: impl FnMut(P) -> Result<(), CensusError>,
+    ) -> Result<Missing, CensusError> {
+        let total: u64 = source.ranges().iter().map(|(start, end)| end.0 - start.0).sum();
+        let mut done = 0;
+        let progress = self.progress.then(progress::new);
+        let shape = |frames: &mut Frames| Ok((frames.len() as u64, shape(frames)?));
+        let result = walk(source, self.threads, WINDOW, shape, |(rows, part)| {
+            done += rows;
+            if let Some(progress) = &progress {
+                progress.progress(Stage::FindPages, done, total);
+            }
+            take(part)
+        });
+        if let Some(progress) = progress {
+            progress.finish();
+        }
+        result
     }
 
     /// Counts all rows by the values of `columns`.
@@ -118,7 +176,7 @@ impl Input {
             counts.count(frames);
             Ok(counts)
         };
-        let missing = self.read(count, |counts| {
+        let missing = self.read(columns, count, |counts| {
             all.merge(counts);
             Ok(())
         })?;
@@ -130,17 +188,13 @@ impl Input {
 pub fn tell_missing(missing: Missing) {
     let Missing { no_page, short, failed, lost } = missing;
     for (frames, what) in [
-        (no_page, "have no page descriptor (memory that comes or goes, holes)"),
-        (short, "are past the end of what the source tells"),
-        (failed, "could not be read"),
+        (no_page, "have no page descriptor (memory that comes or goes, holes): their class is a guess"),
+        (short, "are past the end of what the source tells: their class is a guess"),
+        (failed, "could not be read: their class is a guess"),
+        (lost, "belong to a file, slab cache or cgroup that cannot be found"),
     ] {
         if frames > 0 {
-            output::complain(&format!("note: {frames} page frames {what}; their class is a guess"));
+            output::complain(&format!("note: {frames} page frames {what}"));
         }
-    }
-    if lost > 0 {
-        output::complain(&format!(
-            "note: {lost} page frames point at a file, slab cache or cgroup that cannot be read; those columns are null"
-        ));
     }
 }

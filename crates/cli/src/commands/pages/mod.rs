@@ -5,11 +5,14 @@
 //! a snapshot's file ─ census::table reader ┴─ input: windows of rows ┼─ counts ─ summary, top, diff
 //! ```
 
+mod diff;
 mod failure;
 mod input;
 mod new_file;
 mod snapshot;
 mod summary;
+mod table;
+mod top;
 
 use crate::exit::Exit;
 use clap::Subcommand;
@@ -31,12 +34,16 @@ pub struct Args {
 enum Command {
     Snapshot(snapshot::Args),
     Summary(summary::Args),
+    Top(top::Args),
+    Diff(diff::Args),
 }
 
 pub fn run(args: &Args) -> Exit {
     match &args.command {
         Command::Snapshot(args) => snapshot::run(args),
         Command::Summary(args) => summary::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Diff(args) => diff::run(args),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::output;
 use crate::text::{bytes, count};
 use clap::ValueEnum;
 use coresift_census::table::{Order, ParquetTable, TextFormat, TextTable};
-use coresift_census::{CensusError, Frames, Missing};
+use coresift_census::{CensusError, Frames, Missing, every_column};
 use std::io::{IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 
@@ -35,6 +35,8 @@ pub struct Args {
     force: bool,
     #[command(flatten)]
     reading: input::Reading,
+    #[command(flatten)]
+    files: input::Files,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -94,13 +96,13 @@ pub fn run(args: &Args) -> Exit {
             &format!("{}: {} page frames in {}\n", args.output.display(), count(rows), bytes(size)),
             Exit::Ok,
         ),
-        Err(error) => failure::tell(error, &args.reading.dump, false),
+        Err(error) => failure::tell(error, &args.files.input, false),
     }
 }
 
 /// Writes the table; its rows and bytes.
 fn write(args: &Args, format: Format) -> Result<(u64, u64), PagesError> {
-    let input = Input::open(&args.reading)?;
+    let input = Input::open(&args.files.input, &args.reading)?;
     let mut out = NewFile::create(&args.output, args.force, Readers::Owner)?;
     input.tell_unknown();
     let order = args.order.order();
@@ -118,7 +120,7 @@ fn parquet(input: &Input, order: Order, out: &mut NewFile) -> Result<(u64, Missi
     let mut file = table.file(out)?;
     let mut rows = 0;
     let encode = |frames: &mut Frames| Ok((frames.len() as u64, table.row_group(frames, input.names())?));
-    let missing = input.read(encode, |(n, group)| {
+    let missing = input.read(&every_column(), encode, |(n, group)| {
         rows += n;
         file.append(group)
     })?;
@@ -130,7 +132,7 @@ fn text(input: &Input, table: TextTable, out: &mut NewFile) -> Result<(u64, Miss
     out.write_all(table.header().as_bytes()).map_err(CensusError::Output)?;
     let mut rows = 0;
     let encode = |frames: &mut Frames| Ok((frames.len() as u64, table.rows(frames, input.names())));
-    let missing = input.read(encode, |(n, text)| {
+    let missing = input.read(&every_column(), encode, |(n, text)| {
         rows += n;
         out.write_all(&text).map_err(CensusError::Output)
     })?;

@@ -5,19 +5,21 @@ mod prometheus;
 use super::failure::{self, PagesError};
 use super::input::{self, Input};
 use super::new_file::{NewFile, Readers};
+use super::table::{Table, heading};
 use super::{DIMENSIONS, Dimension, columns, name, object};
 use crate::exit::{self, Exit};
 use crate::output;
-use crate::text::{bytes, count, percent, utc};
+use crate::text::{bytes, count, percent};
 use coresift_census::table::{SMALL, small_table};
 use coresift_census::{CensusError, Counts, Missing, Provenance, Value};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
 
 /// Count page frames by what they are
+///
+/// The counts add up to System RAM. A value that the source does not tell is `-`.
 #[derive(clap::Args)]
 #[command(after_help = help(), verbatim_doc_comment)]
 pub struct Args {
@@ -44,6 +46,8 @@ pub struct Args {
     force: bool,
     #[command(flatten)]
     reading: input::Reading,
+    #[command(flatten)]
+    files: input::Files,
 }
 
 fn help() -> String {
@@ -76,12 +80,12 @@ impl Args {
 pub fn run(args: &Args) -> Exit {
     match summarize(args) {
         Ok(exit) => exit,
-        Err(error) => failure::tell(error, &args.reading.dump, args.json),
+        Err(error) => failure::tell(error, &args.files.input, args.json),
     }
 }
 
 fn summarize(args: &Args) -> Result<Exit, PagesError> {
-    let input = Input::open(&args.reading)?;
+    let input = Input::open(&args.files.input, &args.reading)?;
     // Both are begun before the frames are read, so that a name that cannot be had costs nothing.
     let small = args.parquet.as_ref().map(|path| NewFile::create(path, args.force, Readers::Owner)).transpose()?;
     let printed = args.output.as_ref().map(|path| NewFile::create(path, args.force, Readers::Umask)).transpose()?;
@@ -119,8 +123,8 @@ fn summarize(args: &Args) -> Result<Exit, PagesError> {
     }
 }
 
-/// Most pages first.
-fn rows(counts: &Counts, input: &Input) -> Vec<(Vec<Value>, u64)> {
+/// The counts, most pages first.
+pub fn rows(counts: &Counts, input: &Input) -> Vec<(Vec<Value>, u64)> {
     let rows: BTreeMap<_, _> = counts.rows(input.names());
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_by_key(|(_, pages)| std::cmp::Reverse(*pages));
@@ -173,27 +177,13 @@ impl Summary<'_> {
     fn text(&self) -> String {
         let whole = self.pages();
         let columns = columns(self.by);
-        let mut table = vec![columns.iter().map(|id| name(*id).to_owned()).collect::<Vec<_>>()];
-        table.extend(self.rows.iter().map(|(values, _)| values.iter().map(Value::to_string).collect()));
-        table.push(columns.iter().enumerate().map(|(i, _)| if i == 0 { "total" } else { "" }.to_owned()).collect());
-        let widths: Vec<usize> = (0..columns.len())
-            .map(|i| table.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max().unwrap_or(0))
-            .collect();
-        let numbers = self.rows.iter().map(|(_, pages)| *pages).chain([whole]);
-        let mut out = heading(self.input, whole);
-        for (row, pages) in table.iter().zip(std::iter::once(None).chain(numbers.map(Some))) {
-            for (cell, width) in row.iter().zip(&widths) {
-                let _infallible = write!(out, "{cell:<width$}  ");
-            }
-            let _infallible = match pages {
-                None => writeln!(out, "{:>13}  {:>12}  {:>7}", "pages", "bytes", "share"),
-                Some(n) => {
-                    let share = percent(n, whole);
-                    writeln!(out, "{:>13}  {:>12}  {share:>5.1} %", count(n), bytes(self.bytes(n)))
-                }
-            };
+        let mut table = Table::new(columns.iter().map(|id| name(*id)), ["pages", "bytes", "share"]);
+        let numbers = |pages| [count(pages), bytes(self.bytes(pages)), format!("{:.1} %", percent(pages, whole))];
+        for (values, pages) in &self.rows {
+            table.row(values.iter().map(Value::to_string), numbers(*pages));
         }
-        out
+        table.row(["total".to_owned()], numbers(whole));
+        heading(self.input, whole) + "\n" + &table.text()
     }
 }
 
@@ -216,19 +206,4 @@ struct Group {
     pages: u64,
     bytes: u64,
     share: f64,
-}
-
-/// What was looked at: `System RAM 24.0 GiB, 6 291 456 pages: live, host a, kernel 6.12.0, 2026-11-30 17:30:52 UTC`.
-pub fn heading(input: &Input, pages: u64) -> String {
-    let from = input.provenance();
-    let mut parts = vec![from.source.clone()];
-    parts.extend(
-        [("host", &from.host), ("kernel", &from.kernel)]
-            .iter()
-            .filter(|(_, v)| !v.is_empty())
-            .map(|(k, v)| format!("{k} {v}")),
-    );
-    parts.push(format!("{} UTC", utc(from.time.div_euclid(1_000_000))));
-    let size = bytes(pages.saturating_mul(input.page_size()));
-    format!("System RAM {size}, {} pages: {}\n\n", count(pages), parts.join(", "))
 }
