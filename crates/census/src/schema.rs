@@ -174,4 +174,26 @@ mod tests {
             assert_eq!(column.id as usize, place, "{}", column.name);
         }
     }
+
+    #[test]
+    fn the_document_describes_each_column_in_order() {
+        let row = |column: &Definition| {
+            let kind = match column.kind {
+                Kind::Long => "INT64".to_owned(),
+                Kind::Int(32) => "INT32".to_owned(),
+                Kind::Int(bits) => format!("INT32 (INT {bits})"),
+                Kind::Name => "STRING".to_owned(),
+                Kind::Instant => "TIMESTAMP (µs, UTC)".to_owned(),
+            };
+            let null = if column.nullable { "yes" } else { "no" };
+            format!("| `{}` | {kind} | {null} | {} |\n", column.name, column.about)
+        };
+        let wanted: String = COLUMNS.iter().map(row).collect();
+        let document = include_str!("../../../docs/page-table.md");
+        assert!(document.contains(&wanted), "docs/page-table.md should have these rows:\n{wanted}");
+        for column in COLUMNS {
+            let rows = document.lines().filter(|line| line.starts_with(&format!("| `{}` |", column.name))).count();
+            assert_eq!(rows, 2, "{} is described, and where it comes from", column.name);
+        }
+    }
 }

@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::Place;
+use common::{Ended, PROGRAM, Place};
+use coresift_synth::lab;
 use serde_json::Value;
 
 /// What a run printed, which has to be done.
@@ -143,4 +144,35 @@ fn the_standard_output_gets_the_table_and_nothing_else() {
     assert_eq!(ended.code, Some(1), "{}", ended.err);
     let ended = place.shell("$P pages summary vmcore > /dev/full");
     assert_eq!(ended.code, Some(1), "{}", ended.err);
+}
+
+#[test]
+#[ignore = "needs real cores: CORESIFT_LAB; and DuckDB and Polars: CORESIFT_PEERS"]
+fn other_engines_read_real_snapshots_and_the_documented_queries_run() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let python = std::path::PathBuf::from(std::env::var_os("CORESIFT_PEERS").unwrap()).join("bin/python");
+    let engines = std::process::Command::new(&python).args(["-c", "import duckdb, polars"]).output().unwrap();
+    if !engines.status.success() {
+        eprintln!("skipped: no DuckDB and Polars in {}; cargo xtask peers gets them", python.display());
+        return;
+    }
+    let core = lab::folders().into_iter().rfind(|folder| folder.ends_with("6.12-kdump")).unwrap();
+    let place = Place::empty();
+    for options in [
+        &["snapshot", "-o", "frames.parquet"][..],
+        &["snapshot", "-o", "frames.csv"],
+        &["snapshot", "--order", "pfn", "-o", "later.parquet"],
+        &["summary", "--parquet", "summary.parquet"],
+    ] {
+        let made: Ended =
+            place.command(PROGRAM).arg("pages").args(options).arg(core.join("vmcore")).output().unwrap().into();
+        assert_eq!(made.code, Some(0), "{options:?}: {}", made.err);
+    }
+    let mut command = place.command(python);
+    command.arg(root.join("xtask/py/page_table.py")).arg(root.join("docs/page-table.md"));
+    let read: Ended = command.env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap().into();
+    assert_eq!(read.code, Some(0), "{}{}", read.out, read.err);
+    let pages = place.get("frames.parquet").len() as u64;
+    assert!(pages < 2 * (512 << 20) / 4096, "{pages} bytes are more than 2 a frame");
+    assert!(place.get("summary.parquet").len() < 100_000);
 }

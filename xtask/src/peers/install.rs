@@ -18,6 +18,8 @@ const SUITE: &str = "sid";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// The PyPI wheel that brings drgn, and libkdumpfile inside it.
 const DRGN: &str = "drgn>=0.3";
+/// The PyPI wheels of the engines that read tables of page frames.
+const TABLES: [&str; 2] = ["duckdb>=1.1", "polars>=1.0"];
 
 /// One peer: the program in `bin`, how it gets there, and the argument that makes it say its version.
 struct Peer {
@@ -31,6 +33,7 @@ const PEERS: &[Peer] = &[
     Peer { name: "makedumpfile", install: from_debian, version: "-v" },
     Peer { name: "python", install: python_with_drgn, version: "--version" },
     Peer { name: "drgn", install: drgn, version: "--version" },
+    Peer { name: "duckdb-polars", install: tables, version: "--version" },
 ];
 
 /// `cargo xtask peers`.
@@ -123,6 +126,18 @@ fn drgn(home: &Path, name: &str) -> Result<()> {
         bail!("comes with python, which is not there");
     }
     write_program(home, name, "#!/bin/sh\nexec \"$(dirname \"$0\")/../venv/bin/drgn\" \"$@\"\n")
+}
+
+/// DuckDB and Polars, beside [`python_with_drgn`].
+fn tables(home: &Path, name: &str) -> Result<()> {
+    let pip = home.join("venv/bin/pip");
+    if !pip.exists() {
+        bail!("comes with python, which is not there");
+    }
+    shell::capture(Command::new(pip).args(["install", "--quiet", "--disable-pip-version-check"]).args(TABLES))?;
+    let script = "#!/bin/sh\nexec \"$(dirname \"$0\")/../venv/bin/python\" -c \
+                  'import duckdb, polars; print(\"DuckDB\", duckdb.__version__, \"Polars\", polars.__version__)'\n";
+    write_program(home, name, script)
 }
 
 fn write_program(home: &Path, name: &str, script: &str) -> Result<()> {

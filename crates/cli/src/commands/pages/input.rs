@@ -50,7 +50,7 @@ pub struct Input {
 
 enum From {
     Source(Box<dyn Source>),
-    Table(TableFile),
+    Table(Box<TableFile>),
 }
 
 /// The number of the signal that came, once for all inputs of a command.
@@ -75,7 +75,7 @@ impl Input {
             output::complain("--vmlinux has no effect: the input is no dump");
         }
         let from = match table {
-            Some(table) => From::Table(table),
+            Some(table) => From::Table(Box::new(table)),
             None if is_dump => {
                 let debug = reading.vmlinux.as_deref().map(DebugFile::vmlinux).transpose()?;
                 From::Source(Box::new(Dump::open(coresift_format::Input::open_parts(files)?, debug.as_ref())?))
