@@ -11,7 +11,8 @@ use std::io::Write;
 /// How rows are written as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextFormat {
-    /// RFC 4180 with a header row; a value that is not there is empty, and no value is quoted that need not be.
+    /// RFC 4180 with a header row. A value that is not there is empty, and so is a text without characters, which readers take for none
+    /// also when it is quoted (DuckDB 2.0 even reads two quotes). No value is quoted that need not be.
     Csv,
     /// A JSON object a line; a value that is not there is left out.
     JsonLines,
@@ -111,7 +112,7 @@ impl Texts<'_> {
     fn escaped(&self, text: &str) -> Vec<u8> {
         match self.format {
             TextFormat::JsonLines => serde_json::Value::from(text).to_string().into_bytes(),
-            TextFormat::Csv if text.is_empty() || text.contains([',', '"', '\r', '\n']) => {
+            TextFormat::Csv if text.contains([',', '"', '\r', '\n']) => {
                 format!("\"{}\"", text.replace('"', "\"\"")).into_bytes()
             }
             TextFormat::Csv => text.as_bytes().to_vec(),
