@@ -7,6 +7,7 @@
 //! a table's file ─ TableFile ─> Frames, a batch at a time
 //! ```
 
+mod blocks;
 mod counts;
 pub mod dump;
 mod error;
@@ -20,6 +21,7 @@ pub mod table;
 mod walk;
 mod zones;
 
+pub use blocks::{BlockCounts, ByClass};
 pub use counts::{Counts, Value};
 pub use error::{CensusError, Result};
 pub use frames::{Cell, Column, Frames, Mapping, NULL_INT, NULL_LONG};

@@ -7,6 +7,7 @@ mod common;
 use common::{Ended, PROGRAM, Place};
 use coresift_synth::lab;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// What a run printed, which has to be done.
 fn done(place: &Place, line: &str) -> String {
@@ -175,4 +176,34 @@ fn other_engines_read_real_snapshots_and_the_documented_queries_run() {
     let pages = place.get("frames.parquet").len() as u64;
     assert!(pages < 2 * (512 << 20) / 4096, "{pages} bytes are more than 2 a frame");
     assert!(place.get("summary.parquet").len() < 100_000);
+}
+
+#[test]
+fn a_map_has_every_page_once() {
+    let place = Place::new();
+    let told = json(&place, "pages summary --json vmcore");
+    let mut wanted: BTreeMap<String, u64> = BTreeMap::new();
+    for group in told["groups"].as_array().unwrap() {
+        wanted.insert(group["class"].as_str().unwrap().to_owned(), group["pages"].as_u64().unwrap());
+    }
+    done(&place, "pages snapshot -o t.parquet vmcore");
+    done(&place, "pages map -o once.svg --threads 1 vmcore");
+    for (file, of) in [("m.svg", "vmcore"), ("t.svg", "t.parquet")] {
+        assert!(done(&place, &format!("pages map -o {file} {of}")).contains("blocks of 64.0 KiB"));
+        let picture = String::from_utf8(place.get(file)).unwrap();
+        assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+        assert_eq!(picture.matches("<g").count(), picture.matches("</g>").count());
+        let mut drawn: BTreeMap<String, u64> = BTreeMap::new();
+        for title in picture.split("<g><title>").skip(1).map(|rest| rest.split("</title>").next().unwrap()) {
+            for class in title.split_once(": ").unwrap().1.split(", ") {
+                let (class, pages) = class.split_once(' ').unwrap();
+                *drawn.entry(class.to_owned()).or_default() +=
+                    pages.replace(|c: char| !c.is_ascii_digit(), "").parse::<u64>().unwrap();
+            }
+        }
+        assert_eq!(drawn, wanted, "{file}");
+    }
+    assert!(place.get("once.svg") == place.get("m.svg"), "the same for any number of threads");
+    assert_eq!(place.run("pages map -o m.png vmcore").code, Some(64));
+    assert_eq!(place.run("pages map -o m.svg vmcore").code, Some(1), "it exists");
 }

@@ -3,11 +3,13 @@
 //! ```text
 //! a live machine | a dump ─ census::walk ──┐                        ┌─ snapshot: parquet, csv, jsonl
 //! a snapshot's file ─ census::table reader ┴─ input: windows of rows ┼─ counts ─ summary, top, diff
+//!                                                                    └─ blocks ─ map: svg
 //! ```
 
 mod diff;
 mod failure;
 mod input;
+mod map;
 mod new_file;
 mod snapshot;
 mod summary;
@@ -36,6 +38,7 @@ enum Command {
     Summary(summary::Args),
     Top(top::Args),
     Diff(diff::Args),
+    Map(map::Args),
 }
 
 pub fn run(args: &Args) -> Exit {
@@ -44,6 +47,7 @@ pub fn run(args: &Args) -> Exit {
         Command::Summary(args) => summary::run(args),
         Command::Top(args) => top::run(args),
         Command::Diff(args) => diff::run(args),
+        Command::Map(args) => map::run(args),
     }
 }
 
